@@ -1,0 +1,3 @@
+"""What holds for every test of the project."""
+
+pytest_plugins = ["tests.ci"]
