@@ -1,0 +1,63 @@
+"""The command line: `python -m nanovllm_edu start | doctor | bench`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nanovllm_edu import __version__
+from nanovllm_edu.errors import NanoVLLMError
+
+
+def _start(options: argparse.Namespace) -> int:
+    from nanovllm_edu.start import start
+
+    return start(options.folder, options.jupyter, not options.no_browser, options.prepare)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from nanovllm_edu.doctor import doctor
+
+    return doctor()
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "See how an LLM engine manages its KV cache. What follows `--` after `start` is passed on to JupyterLab."
+    parser = argparse.ArgumentParser(prog="python -m nanovllm_edu", description=about)
+    parser.add_argument("--version", action="version", version=f"nanovllm_edu {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    start = commands.add_parser("start", help="lay the labs into a folder and open JupyterLab on the first one")
+    start.add_argument("folder", nargs="?", type=Path, default=Path("my_labs"),
+                       help="your own copies live here and are never overwritten (default: my_labs)")
+    start.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
+    start.add_argument("--prepare", action="store_true", help="lay the labs and prepare the model, and stop there")
+    start.set_defaults(run=_start, jupyter=[])
+
+    doctor = commands.add_parser("doctor", help="what is here, what will be used, and how to mend what is missing")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status. What stops it on purpose is told in a sentence, without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows `--` belongs to JupyterLab, whatever it looks like.
+    words, jupyter = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    options = _parser().parse_args(words)
+    if jupyter:
+        options.jupyter = jupyter
+    try:
+        return options.run(options)
+    except NanoVLLMError as error:
+        print(f"\n{error}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
