@@ -209,8 +209,8 @@ class BlockManager:
         hits = self._hits(seq, num_cached_blocks)
         for i, block in enumerate(hits):
             if block.ref_count > 0:
-                block.ref_count += 1
                 seq.block_table.append(block.block_id)
+                block.ref_count += 1
                 self.emit(BlockShared, seq_id=seq.seq_id, logical=i, block_id=block.block_id,
                           ref_count_before=block.ref_count - 1, ref_count_after=block.ref_count)
             else:
@@ -248,16 +248,16 @@ class BlockManager:
 
     def _allocate_block(self, seq: Sequence) -> int:
         """Take the block at the head of the free queue, drop what the map says of it, and add it to the table."""
-        block_id = self.free_block_ids.popleft()
-        block = self.blocks[block_id]
+        block = self.blocks[self.free_block_ids.first()]
         self._evict(block)
         hash_before, token_ids_before = block.hash, tuple(block.token_ids)
         block.reset()
-        self.used_block_ids.add(block_id)
-        seq.block_table.append(block_id)
-        self.emit(BlockTaken, seq_id=seq.seq_id, logical=len(seq.block_table) - 1, block_id=block_id,
+        self.used_block_ids.add(block.block_id)
+        seq.block_table.append(block.block_id)
+        self.free_block_ids.popleft()
+        self.emit(BlockTaken, seq_id=seq.seq_id, logical=len(seq.block_table) - 1, block_id=block.block_id,
                   ref_count_before=0, ref_count_after=1, hash_before=hash_before, token_ids_before=token_ids_before)
-        return block_id
+        return block.block_id
 
     def _evict(self, block: Block) -> None:
         """Drop the map entry that leads to this block, if one does: a later duplicate may own the entry by now."""

@@ -101,12 +101,7 @@ class RequestRestored(Event):
     """After a failed step a request is as it was before it, waiting for its place again; its blocks are given up."""
 
     seq_id: int
-    status_before: str
-    finish_reason_before: str
-    is_prefill_before: bool
-    num_scheduled_tokens_before: int
-    num_cached_tokens_before: int
-    block_table_before: tuple[int, ...]  # empty unless the ledger itself had to be reset
+    num_tokens: int
     removed_token_ids: tuple[int, ...]
 
 
@@ -272,9 +267,10 @@ class LedgerReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBegan(Event):
+    """``schedule`` was called and there is something to do."""
+
     step_before: int
     step_after: int
-    phase_before: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +305,10 @@ class TokenAppended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded(Event):
+    """The step is over. ``failed``: it raised or was interrupted, and its requests are as before it."""
+
     step: int
+    phase_before: str
     failed: bool = False
 
 

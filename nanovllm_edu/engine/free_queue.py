@@ -72,12 +72,16 @@ class FreeQueue:
         """The id at the tail, None when the queue is empty. O(1)."""
         return None if self._len == 0 else self._tail.prev_free.block_id
 
-    def popleft(self) -> int:
-        """Take the block at the head. Raises LedgerError when the queue is empty."""
+    def first(self) -> int:
+        """The id at the head, which ``popleft`` takes next. Raises LedgerError when the queue is empty."""
         if self._len == 0:
             raise LedgerError("the free queue is empty: every block of the pool is in use. "
                               "Ask can_allocate or can_append first, or preempt a running request")
-        block_id = self._head.next_free.block_id
+        return self._head.next_free.block_id
+
+    def popleft(self) -> int:
+        """Take the block at the head. Raises LedgerError when the queue is empty."""
+        block_id = self.first()
         self.remove(block_id)
         return block_id
 

@@ -57,7 +57,10 @@ class Scheduler:
         self.emit = EventHub(observers)
         self.waiting: deque[Sequence] = deque()
         self.running: deque[Sequence] = deque()
-        self.step = 0  # steps begun
+        self.step = 0    # steps begun
+        self.phase = ""  # "prefill" or "decode" from schedule() to the end of postprocess(), else empty
+        self.in_step = False
+        self._is_changing = False  # True inside schedule and postprocess: an exception leaves a change half made
         self._live: dict[int, Sequence] = {}  # every request that is not finished, in order of arrival
         self._block_manager_class = block_manager_class
         self._options = {} if block_manager_class is not BlockManager else {
@@ -150,15 +153,21 @@ class Scheduler:
         """
         if self.is_finished():
             return [], False
+        self.in_step = self._is_changing = True
         self.step += 1
-        self.emit(StepBegan, step_before=self.step - 1, step_after=self.step, phase_before="")
+        self.emit(StepBegan, step_before=self.step - 1, step_after=self.step)
         scheduled = self._schedule_prefill()
         is_prefill = bool(scheduled)
         if not is_prefill:
             scheduled = self._schedule_decode()
-        self.emit(BatchScheduled, step=self.step, phase="prefill" if is_prefill else "decode",
+        if not scheduled:
+            raise LedgerError(f"requests {list(self._live)} wait, nothing runs, and still none fits: the block manager "
+                              f"has lost blocks ({len(self.block_manager.free_block_ids)} of {self.num_blocks} are free)")
+        self.phase = "prefill" if is_prefill else "decode"
+        self.emit(BatchScheduled, step=self.step, phase=self.phase,
                   seq_ids=tuple(seq.seq_id for seq in scheduled),
                   num_tokens=sum(seq.num_scheduled_tokens for seq in scheduled))
+        self._is_changing = False
         return scheduled, is_prefill
 
     def _schedule_prefill(self) -> list[Sequence]:
@@ -254,6 +263,7 @@ class Scheduler:
         """
         if len(seqs) != len(token_ids):
             raise LedgerError(f"{len(token_ids)} tokens for {len(seqs)} sequences: give one for each, in batch order")
+        self._is_changing = True
         for seq, token_id in zip(seqs, token_ids, strict=True):
             self.block_manager.hash_blocks(seq)
             before, scheduled_before = seq.num_cached_tokens, seq.num_scheduled_tokens
@@ -269,8 +279,13 @@ class Scheduler:
             reason = self._why_finished(seq)
             if reason:
                 self.finish(seq, reason)
-        if seqs:
-            self.emit(StepEnded, step=self.step)
+        self._is_changing = False
+        self._end_step()
+
+    def _end_step(self, failed: bool = False) -> None:
+        phase_before = self.phase
+        self.phase, self.in_step = "", False
+        self.emit(StepEnded, step=self.step, phase_before=phase_before, failed=failed)
 
     def _why_finished(self, seq: Sequence) -> str | None:
         if seq.last_token in self.eos_token_ids and not seq.ignore_eos:
@@ -292,34 +307,29 @@ class Scheduler:
 
         ``before`` maps the ids of the requests that were live then to ``(sequence, num_tokens)``. All of them wait
         again, in order of arrival, without blocks; what they compute again is mostly found in the prefix cache. Only
-        if the ledger itself was caught in the middle of a change does it begin anew, without a cache.
+        if the ledger was caught in the middle of a change (not while the model ran) does it begin anew, uncached.
         """
-        for seq, _ in (before or {}).values():
-            self._live.setdefault(seq.seq_id, seq)
-        self._live = dict(sorted(self._live.items()))
-        intact = not violations(self.block_manager, self.sequences)
-        for seq in reversed(self.sequences):
-            if intact and seq.block_table:
-                self.block_manager.deallocate(seq)
-            num_tokens = before[seq.seq_id][1] if before and seq.seq_id in before else seq.num_tokens
-            self._restore(seq, num_tokens)
-        if not intact:
+        before = before or {}
+        self._live = dict(sorted({**{i: seq for i, (seq, _) in before.items()}, **self._live}.items()))
+        if not self._is_changing and not violations(self.block_manager, self.sequences):
+            for seq in reversed(self.sequences):
+                if seq.block_table:
+                    self.block_manager.deallocate(seq)
+        else:
             self.block_manager = self._new_block_manager()
             self.emit(LedgerReset, num_blocks=self.num_blocks, block_size=self.block_size)
+        for seq in self.sequences:
+            num_tokens = before[seq.seq_id][1] if seq.seq_id in before else seq.num_tokens
+            removed = seq.truncate(num_tokens)
+            seq.status, seq.finish_reason, seq.is_prefill = SequenceStatus.WAITING, None, True
+            seq.num_scheduled_tokens = seq.num_cached_tokens = 0
+            seq.block_table.clear()
+            self.emit(RequestRestored, seq_id=seq.seq_id, num_tokens=num_tokens, removed_token_ids=tuple(removed))
         self.running.clear()
         self.waiting = deque(self.sequences)
         self.emit(QueuesRestored, waiting=tuple(self._live))
-        self.emit(StepEnded, step=self.step, failed=True)
-
-    def _restore(self, seq: Sequence, num_tokens: int) -> None:
-        removed = seq.truncate(num_tokens)
-        values = dict(status_before=seq.status.name, finish_reason_before=seq.finish_reason or "",
-                      is_prefill_before=seq.is_prefill, num_scheduled_tokens_before=seq.num_scheduled_tokens,
-                      num_cached_tokens_before=seq.num_cached_tokens, block_table_before=tuple(seq.block_table))
-        seq.status, seq.finish_reason, seq.is_prefill = SequenceStatus.WAITING, None, True
-        seq.num_scheduled_tokens = seq.num_cached_tokens = 0
-        seq.block_table.clear()
-        self.emit(RequestRestored, seq_id=seq.seq_id, removed_token_ids=tuple(removed), **values)
+        self._is_changing = False
+        self._end_step(failed=True)
 
 
 def _as_ids(eos_token_ids: Any) -> frozenset[int]:
