@@ -63,12 +63,8 @@ class Checkpoint:
             raise ModelLoadError(f"the weights in {self.folder} do not fit its config.json: " + "; ".join(problems))
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, in the dtype of the file, mapped (not copied) from it. Ask in file order to map each file once."""
+        """One tensor, in the dtype of the file, mapped (not copied) from it. Ask in file order: one file is open at once."""
         return self._handle(self._file_of[name]).get_tensor(name)
-
-    def file_order(self, name: str) -> str:
-        """A key that sorts names by the file that holds them."""
-        return str(self._file_of.get(name, ""))
 
     def _handle(self, file: Path) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -98,7 +94,7 @@ class Checkpoint:
         path = self.folder / name
         if not path.is_file():
             if required:
-                raise ModelLoadError(f"{self.folder} holds no {name}: it is not a checkpoint in the Hugging Face layout")
+                raise ModelLoadError(f"{self.folder} holds no {name}: it is no checkpoint in the Hugging Face layout")
             return {}
         try:
             value = json.loads(path.read_text("utf-8"))

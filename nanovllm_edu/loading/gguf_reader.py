@@ -20,7 +20,8 @@ _SHARD_BYTES = 128 << 20  # a small shard is unmapped as soon as it is read, whi
 _BLOCK_NAMES = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
 }
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _CONTROL_TOKEN = 3  # gguf's TokenType.CONTROL
@@ -82,13 +83,15 @@ def _config(meta: dict[str, Any], names: set[str]) -> dict[str, Any]:
     epsilon = float(str(np.float32(size("attention.layer_norm_rms_epsilon"))))
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "dtype": "float32",
-        "hidden_size": hidden, "intermediate_size": size("feed_forward_length"), "num_hidden_layers": size("block_count"),
+        "hidden_size": hidden, "intermediate_size": size("feed_forward_length"),
+        "num_hidden_layers": size("block_count"),
         "num_attention_heads": heads, "num_key_value_heads": size("attention.head_count_kv"),
         "head_dim": meta.get("llama.attention.key_length", hidden // heads), "rms_norm_eps": epsilon,
         "vocab_size": len(meta["tokenizer.ggml.tokens"]), "max_position_embeddings": size("context_length"),
         "rope_parameters": {"rope_type": "default", "rope_theta": float(size("rope.freq_base"))},
         "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": "output.weight" not in names,
-        "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"), "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
+        "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
         "pad_token_id": meta.get("tokenizer.ggml.padding_token_id"),
     }
 
@@ -113,7 +116,7 @@ def _write_weights(tensors: Any, config: dict[str, Any], folder: Path) -> None:
         try:
             values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
         except Exception as error:
-            raise ModelLoadError(f"tensor {tensor.name!r} cannot be dequantised ({error}); fetch the file again") from error
+            raise ModelLoadError(f"tensor {tensor.name!r} is damaged ({error}); fetch the file again") from error
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             values = unpermute(values, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])
         if shard and sum(v.nbytes for v in shard.values()) + values.nbytes > _SHARD_BYTES:
@@ -134,7 +137,7 @@ def _write_tokenizer(meta: dict[str, Any], folder: Path) -> None:
 
     kind = (meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre"))
     if kind != ("gpt2", "smollm"):
-        raise ModelLoadError(f"the GGUF file's tokenizer {kind} is not known here; use a checkpoint with tokenizer.json")
+        raise ModelLoadError(f"the GGUF file's tokenizer {kind} is not known here; use one with tokenizer.json")
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
     tokenizer = FastTokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))

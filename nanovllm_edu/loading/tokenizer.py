@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ModelLoadError, RequestError
 
+_TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 REPLACEMENT = "\ufffd"  # what bytes decode to that are not (yet) a whole UTF-8 character
 
 
@@ -59,7 +60,7 @@ class Tokenizer:
                     **variables: Any) -> str:
         """The text that the chat template makes of a conversation. Raises RequestError, as `apply_chat_template`."""
         messages = check_messages(messages)
-        special = {key: _token_text(self._config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        special = {key: _token_text(self._config.get(key)) for key in _TEMPLATE_TOKENS}
         from jinja2 import TemplateError
 
         try:

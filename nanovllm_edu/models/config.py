@@ -68,7 +68,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
     kind = rope.setdefault("rope_type", rope.pop("type", "default"))
     theta = float(rope.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0)
     if kind not in ROPE_TYPES:
-        raise ModelLoadError(f"config.json: rope type {kind!r} is not supported; supported are: {', '.join(ROPE_TYPES)}")
+        raise ModelLoadError(f"config.json: rope type {kind!r} is not supported; these are: {', '.join(ROPE_TYPES)}")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelLoadError("config.json: a partial rotary embedding is not supported")
     needed = {"default": (), "linear": ("factor",),

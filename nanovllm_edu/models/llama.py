@@ -59,7 +59,8 @@ class DecoderLayer(nn.Module):
         self.gate_up_proj = Linear(config.hidden_size, {
             f"{name}.mlp.gate_proj": config.intermediate_size, f"{name}.mlp.up_proj": config.intermediate_size},
             config.mlp_bias)
-        self.down_proj = Linear(config.intermediate_size, {f"{name}.mlp.down_proj": config.hidden_size}, config.mlp_bias)
+        self.down_proj = Linear(
+            config.intermediate_size, {f"{name}.mlp.down_proj": config.hidden_size}, config.mlp_bias)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], backend: AttentionBackend, plan: Any) -> Tensor:
         x = self.self_attn(self.input_layernorm(x), x, rotation, backend, plan)
@@ -100,8 +101,8 @@ class LlamaForCausalLM(nn.Module):
         """Take all weights (`read(name)`, in dtype and on device) and make the rotary tables."""
         for leaf in self.leaves():
             leaf.load(read, pack)
-        config = self.config
-        self.rotary = RotaryEmbedding(config.head_dim, max_position, config.rope_theta, config.rope_scaling, dtype, device)
+        c = self.config
+        self.rotary = RotaryEmbedding(c.head_dim, max_position, c.rope_theta, c.rope_scaling, dtype, device)
 
     def forward(self, input_ids: Tensor, positions: Tensor, backend: AttentionBackend, plan: Any) -> Tensor:
         """input_ids and positions (tokens,) int64 → (tokens, hidden), normalised."""
