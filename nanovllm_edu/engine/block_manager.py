@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import xxhash
 
@@ -33,6 +32,7 @@ from .events import (
     TableCleared,
 )
 from .free_queue import FreeQueue
+from .prefix import Prefix, PrefixChains
 from .sequence import Sequence
 
 
@@ -68,19 +68,6 @@ class Block:
         self.hash, self.token_ids, self.prefix = -1, [], None
 
 
-class Prefix:
-    """A whole prefix by content: the tokens of one full block after those of its parent.
-
-    There is one object per distinct prefix (they are interned), so two prefixes are equal exactly when they are the
-    same object. A hash can collide, at any depth; this can't.
-    """
-
-    __slots__ = ("parent", "token_ids", "hash", "__weakref__")
-
-    def __init__(self, parent: Prefix | None, token_ids: tuple, hash: int) -> None:
-        self.parent, self.token_ids, self.hash = parent, token_ids, hash
-
-
 class BlockManager:
     """Hands out the blocks of a pool and remembers what is in them.
 
@@ -110,8 +97,7 @@ class BlockManager:
         self.emit = EventHub()
         self._keeps_copies = prefix_cache_duplicates == "all"
         self._copies: dict[int, list[int]] = {}  # only with "all": every registered block of a hash, oldest first
-        self._prefixes: WeakValueDictionary[tuple, Prefix] = WeakValueDictionary()
-        self._chains: WeakKeyDictionary[Sequence, list[Prefix]] = WeakKeyDictionary()
+        self._prefixes = PrefixChains(self.compute_hash)
 
     # --- hash chain ------------------------------------------------------------------------------------------------
 
@@ -123,31 +109,6 @@ class BlockManager:
         link = xxhash.xxh64() if prefix == -1 else xxhash.xxh64(prefix.to_bytes(8, "little"))
         link.update(struct.pack(f"<{len(tokens)}q", *tokens))
         return link.intdigest()
-
-    def _prefix(self, seq: Sequence, i: int) -> Prefix:
-        """The prefix that ends with logical block ``i``. Each link is hashed once in the sequence's life."""
-        chain = self._chains.get(seq)
-        if chain is None:
-            chain = self._chains[seq] = []
-        while len(chain) <= i:
-            parent = chain[-1] if chain else self._root(seq.cache_salt)
-            token_ids = tuple(seq.block(len(chain)))
-            prefix = self._prefixes.get((parent, token_ids))
-            if prefix is None:
-                hash = self.compute_hash(token_ids, parent.hash if parent is not None else -1)
-                prefix = self._prefixes[parent, token_ids] = Prefix(parent, token_ids, hash)
-            chain.append(prefix)
-        return chain[i]
-
-    def _root(self, cache_salt: str | None) -> Prefix | None:
-        """What comes before the first block: nothing, or the tenant's salt, so that tenants never share a block."""
-        if cache_salt is None:
-            return None
-        root = self._prefixes.get((None, cache_salt))
-        if root is None:
-            hash = xxhash.xxh64_intdigest(cache_salt.encode())
-            root = self._prefixes[None, cache_salt] = Prefix(None, (cache_salt,), hash)
-        return root
 
     def _find(self, prefix: Prefix) -> Block | None:
         """The block that holds exactly this prefix, or None. O(1) (in the number of copies with "all")."""
@@ -181,7 +142,7 @@ class BlockManager:
             else:
                 i = seq.num_blocks - 1
                 self.emit(PrefixLookup, seq_id=seq.seq_id, logical=i, token_ids=tuple(seq.block(i)), hash=-1,
-                          parent_hash=self._prefix(seq, i - 1).hash if i else -1, outcome="last_block", block_id=None)
+                          parent_hash=self._prefixes.of(seq, i - 1).hash if i else -1, outcome="last_block", block_id=None)
         if len(self.free_block_ids) < num_needed_blocks:
             self.emit(AllocationDenied, seq_id=seq.seq_id, num_needed_blocks=num_needed_blocks,
                       num_free_blocks=len(self.free_block_ids))
@@ -189,14 +150,14 @@ class BlockManager:
         return num_cached_blocks
 
     def _look_up(self, seq: Sequence, i: int) -> Block | None:
-        prefix = self._prefix(seq, i)
+        prefix = self._prefixes.of(seq, i)
         block = self._find(prefix)
         if block is not None:
             outcome = "hit_used" if block.ref_count > 0 else "hit_free"
         else:
             outcome = "collision" if prefix.hash in self.hash_to_block_id else "miss"
         self.emit(PrefixLookup, seq_id=seq.seq_id, logical=i, token_ids=prefix.token_ids, hash=prefix.hash,
-                  parent_hash=prefix.parent.hash if prefix.parent else -1, outcome=outcome,
+                  parent_hash=prefix.parent_hash, outcome=outcome,
                   block_id=self.hash_to_block_id[prefix.hash] if outcome == "collision"
                   else block.block_id if block else None)
         return block
@@ -236,7 +197,7 @@ class BlockManager:
         if not 0 <= num_cached_blocks < seq.num_blocks:
             raise LedgerError(f"num_cached_blocks={num_cached_blocks} for request {seq.seq_id}: must be from 0 to "
                               f"{seq.num_blocks - 1}, for its last block is always computed; ask can_allocate")
-        hits = [self._find(self._prefix(seq, i)) for i in range(num_cached_blocks)]
+        hits = [self._find(self._prefixes.of(seq, i)) for i in range(num_cached_blocks)]
         if None in hits:
             raise LedgerError(f"block {hits.index(None)} of request {seq.seq_id} is not in the cache (any more): "
                               "ask can_allocate right before allocate")
@@ -301,7 +262,7 @@ class BlockManager:
         start = seq.num_cached_tokens // self.block_size
         end = (seq.num_cached_tokens + seq.num_scheduled_tokens) // self.block_size
         for i in range(start, end):
-            prefix = self._prefix(seq, i)
+            prefix = self._prefixes.of(seq, i)
             block = self.blocks[seq.block_table[i]]
             hash_before, token_ids_before = block.hash, tuple(block.token_ids)
             block_id_before = self.hash_to_block_id.get(prefix.hash)
@@ -311,7 +272,7 @@ class BlockManager:
                 self._copies.setdefault(prefix.hash, []).append(block.block_id)
             self.hash_to_block_id[prefix.hash] = block.block_id
             self.emit(BlockRegistered, seq_id=seq.seq_id, logical=i, block_id=block.block_id, hash=prefix.hash,
-                      parent_hash=prefix.parent.hash if prefix.parent else -1, hash_before=hash_before,
+                      parent_hash=prefix.parent_hash, hash_before=hash_before,
                       token_ids=prefix.token_ids, token_ids_before=token_ids_before, block_id_before=block_id_before)
 
     # --- free ------------------------------------------------------------------------------------------------------

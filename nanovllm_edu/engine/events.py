@@ -69,15 +69,15 @@ class RequestScheduled(Event):
     is_prefill_after: bool
     admitted: bool
     running_prev: int | None = None
-    waiting_prev: int | None = None  # None under "prefill_first": the head moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPreempted(Event):
-    """A running request lost its place and went back to the head of the waiting queue; it will prefill again."""
+    """A request lost its place and its blocks; from the head of the waiting queue it will prefill again."""
 
     seq_id: int
     for_seq_id: int  # the request that needed a block (the same one when it gives way itself)
+    status_before: str  # "WAITING" for a half-prefilled one ("mixed" policy): it stands at the head already
     is_prefill_before: bool
     num_scheduled_tokens_before: int
     num_preemptions_before: int

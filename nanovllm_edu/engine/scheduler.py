@@ -7,11 +7,13 @@ recomputation from PagedAttention (Kwon et al., 2023); chunked prefill from Sara
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence as Seq
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from ..errors import ConfigError, LedgerError, RequestError
 from .block_manager import BlockManager
+from .cache_stats import CacheStats
 from .events import (
     BatchScheduled,
     EventHub,
@@ -37,7 +39,8 @@ class Scheduler:
     """Waiting and running requests over one pool of blocks.
 
     ``config`` needs ``max_num_seqs, max_num_batched_tokens, eos_token_ids, kvcache_block_size, num_kvcache_blocks``;
-    ``max_model_len``, ``enable_prefix_caching`` and ``prefix_cache_duplicates`` are read if they are there.
+    ``max_model_len``, ``scheduling_policy``, ``enable_prefix_caching`` and ``prefix_cache_duplicates`` are read if they
+    are there. ``cache_stats`` counts lookups and hits (None when prefix caching is off).
     ``block_manager_class`` is called with ``(num_blocks, block_size)`` and may be a learner's own.
 
     Raises ConfigError for sizes that can't work.
@@ -51,6 +54,9 @@ class Scheduler:
         self.max_num_seqs: int = config.max_num_seqs
         self.max_num_batched_tokens: int = config.max_num_batched_tokens
         self.max_model_len: int | None = getattr(config, "max_model_len", None)
+        self.policy: str = getattr(config, "scheduling_policy", "prefill_first")
+        if self.policy not in ("prefill_first", "mixed"):
+            raise ConfigError(f"scheduling_policy={self.policy!r}: must be 'prefill_first' or 'mixed'")
         self.eos_token_ids = _as_ids(config.eos_token_ids)
         self.num_blocks: int = config.num_kvcache_blocks
         self.block_size: int = config.kvcache_block_size
@@ -63,9 +69,14 @@ class Scheduler:
         self._is_changing = False  # True inside schedule and postprocess: an exception leaves a change half made
         self._live: dict[int, Sequence] = {}  # every request that is not finished, in order of arrival
         self._block_manager_class = block_manager_class
-        self._options = {} if block_manager_class is not BlockManager else {
-            "enable_prefix_caching": getattr(config, "enable_prefix_caching", True),
-            "prefix_cache_duplicates": getattr(config, "prefix_cache_duplicates", "last")}
+        caching = getattr(config, "enable_prefix_caching", True)
+        self.cache_stats = CacheStats() if caching else None
+        duplicates = getattr(config, "prefix_cache_duplicates", "last")
+        self._options = {**({} if caching else {"enable_prefix_caching": False}),
+                         **({} if duplicates == "last" else {"prefix_cache_duplicates": duplicates})}
+        if self._options and not issubclass(block_manager_class, BlockManager):
+            raise ConfigError(f"{self._options} needs the built-in BlockManager or a subclass; "
+                              f"{block_manager_class.__name__} is called with (num_blocks, block_size) alone")
         self.block_manager = self._new_block_manager()
 
     def _new_block_manager(self) -> Any:
@@ -147,32 +158,45 @@ class Scheduler:
     def schedule(self) -> tuple[list[Sequence], bool]:
         """Choose the next batch: ``(sequences, is_prefill)``, or ``([], False)`` when there is nothing to do.
 
-        Waiting requests come first, in order, and nobody skips; only the first of a step may be cut to a chunk. When
-        none can be admitted, every running request decodes one token; while a block lacks for it, the newest running
-        request is preempted. Each scheduled sequence has ``num_scheduled_tokens`` set and its blocks in its table.
+        ``"prefill_first"``, as in nano-vllm: waiting requests come first, in order, and nobody skips; only the first of
+        a step may be cut to a chunk. When none can be admitted, every running request decodes one token.
+        ``"mixed"``, as in vLLM v1: running requests decode first, then prompt chunks fill what is left of the same
+        token budget, so that arrivals never starve a decode. ``is_prefill`` is True when any chunk is in the batch.
+
+        While a block lacks for a decode, the newest request that holds blocks is preempted. Each scheduled sequence has
+        ``num_scheduled_tokens`` set and its blocks in its table.
         """
         if self.is_finished():
             return [], False
         self.in_step = self._is_changing = True
         self.step += 1
         self.emit(StepBegan, step_before=self.step - 1, step_after=self.step)
-        scheduled = self._schedule_prefill()
-        is_prefill = bool(scheduled)
-        if not is_prefill:
-            scheduled = self._schedule_decode()
+        decodes, prefills = self._schedule_mixed() if self.policy == "mixed" else self._schedule_prefill_first()
+        scheduled = decodes + prefills
         if not scheduled:
             raise LedgerError(f"requests {list(self._live)} wait, nothing runs, and still none fits: the block manager "
-                              f"has lost blocks ({len(self.block_manager.free_block_ids)} of {self.num_blocks} are free)")
-        self.phase = "prefill" if is_prefill else "decode"
+                              f"lost blocks ({len(self.block_manager.free_block_ids)} of {self.num_blocks} are free)")
+        self.phase = "mixed" if decodes and prefills else "prefill" if prefills else "decode"
         self.emit(BatchScheduled, step=self.step, phase=self.phase,
                   seq_ids=tuple(seq.seq_id for seq in scheduled),
                   num_tokens=sum(seq.num_scheduled_tokens for seq in scheduled))
         self._is_changing = False
-        return scheduled, is_prefill
+        return scheduled, bool(prefills)
 
-    def _schedule_prefill(self) -> list[Sequence]:
+    def _schedule_prefill_first(self) -> tuple[list[Sequence], list[Sequence]]:
+        prefills = self._schedule_prefills(self.max_num_batched_tokens, cut_any=False)
+        return ([] if prefills else self._schedule_decodes(len(self.running))), prefills
+
+    def _schedule_mixed(self) -> tuple[list[Sequence], list[Sequence]]:
+        preemptions = sum(seq.num_preemptions for seq in self._live.values())
+        decodes = self._schedule_decodes(self.max_num_batched_tokens)
+        if decodes and sum(seq.num_preemptions for seq in self._live.values()) > preemptions:
+            return decodes, []  # who was preempted just now must not take the freed blocks back in the same step
+        return decodes, self._schedule_prefills(self.max_num_batched_tokens - len(decodes), cut_any=True)
+
+    def _schedule_prefills(self, budget: int, cut_any: bool) -> list[Sequence]:
+        """Prompt chunks of waiting requests, in order, at most ``budget`` tokens of them."""
         scheduled: list[Sequence] = []
-        budget = self.max_num_batched_tokens
         # running, not the batch, is bounded: a half-prefilled request at the head of waiting has its place kept free
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             seq = self.waiting[0]
@@ -184,16 +208,21 @@ class Scheduler:
                 if num_cached_blocks == -1:
                     break
                 num_tokens = seq.num_tokens - num_cached_blocks * self.block_size
-            if num_tokens > budget and scheduled:
+            if num_tokens > budget and scheduled and not cut_any:
                 break
             if not seq.block_table:
-                self.block_manager.allocate(seq, num_cached_blocks)
-                if seq.first_hit_tokens is None:
-                    seq.first_hit_tokens = seq.num_cached_tokens
+                self._admit(seq, num_cached_blocks)
             self._schedule_chunk(seq, min(num_tokens, budget))
             budget -= seq.num_scheduled_tokens
             scheduled.append(seq)
         return scheduled
+
+    def _admit(self, seq: Sequence, num_cached_blocks: int) -> None:
+        self.block_manager.allocate(seq, num_cached_blocks)
+        if seq.first_hit_tokens is None:
+            seq.first_hit_tokens = seq.num_cached_tokens
+        if self.cache_stats is not None:
+            self.cache_stats.observe(seq.num_blocks - 1, num_cached_blocks, preempted=seq.num_preemptions > 0)
 
     def _schedule_chunk(self, seq: Sequence, num_tokens: int) -> None:
         """The head of the waiting queue computes ``num_tokens`` of its prompt; if that completes it, it runs."""
@@ -209,9 +238,9 @@ class Scheduler:
                   num_scheduled_tokens_after=num_tokens, is_prefill_before=seq.is_prefill,
                   is_prefill_after=seq.is_prefill, admitted=admitted, running_prev=running_prev)
 
-    def _schedule_decode(self) -> list[Sequence]:
+    def _schedule_decodes(self, budget: int) -> list[Sequence]:
         scheduled: list[Sequence] = []
-        while len(scheduled) < len(self.running):
+        while len(scheduled) < min(budget, len(self.running)):
             seq = self.running[len(scheduled)]
             if not self._make_room(seq):
                 break
@@ -226,29 +255,33 @@ class Scheduler:
         return scheduled
 
     def _make_room(self, seq: Sequence) -> bool:
-        """Preempt the newest running request until ``seq`` can go on. False if it had to give way itself."""
+        """Preempt the newest request that holds blocks until ``seq`` can go on. False if it had to give way itself."""
         while not self.block_manager.can_append(seq):
-            newest = self.running[-1]
+            head = self.waiting[0] if self.waiting else None
+            # a half-prefilled request stands at the head of waiting, and is newer than all that run
+            newest = head if head is not None and head.block_table else self.running[-1]
             self.preempt(newest, for_seq=seq)
             if newest is seq:
                 return False
         return True
 
     def preempt(self, seq: Sequence, for_seq: Sequence | None = None) -> None:
-        """Send a running request back to the head of the waiting queue and free its blocks.
+        """Send a request back to the head of the waiting queue and free its blocks.
 
         Its tokens stay, its keys and values are computed again at its next turn, save what is still cached then.
         """
-        running_prev = _before(self.running, seq)
+        status_before, running_prev = seq.status, _before(self.running, seq)
         was_prefill, num_scheduled_tokens_before = seq.is_prefill, seq.num_scheduled_tokens
         seq.status = SequenceStatus.WAITING
         seq.is_prefill = True
         seq.num_scheduled_tokens = 0
         seq.num_preemptions += 1
-        self.waiting.appendleft(seq)
-        self.running.remove(seq)
+        if status_before is SequenceStatus.RUNNING:
+            self.running.remove(seq)
+            self.waiting.appendleft(seq)
         self.emit(RequestPreempted, seq_id=seq.seq_id, for_seq_id=(for_seq or seq).seq_id,
-                  is_prefill_before=was_prefill, num_scheduled_tokens_before=num_scheduled_tokens_before,
+                  status_before=status_before.name, is_prefill_before=was_prefill,
+                  num_scheduled_tokens_before=num_scheduled_tokens_before,
                   num_preemptions_before=seq.num_preemptions - 1, num_preemptions_after=seq.num_preemptions,
                   running_prev=running_prev)
         self.block_manager.deallocate(seq)

@@ -109,10 +109,11 @@ def _scheduled(state: State, e: ev.RequestScheduled) -> list[Patch]:
 
 
 def _preempted(state: State, e: ev.RequestPreempted) -> list[Patch]:
-    return [*_seq(e, "status", "RUNNING", "WAITING"), *_seq(e, "is_prefill", e.is_prefill_before, True),
+    moved = [] if e.status_before == "WAITING" else [
+        ["link", ["waiting"], e.seq_id, None], ["unlink", ["running"], e.seq_id, e.running_prev]]
+    return [*_seq(e, "status", e.status_before, "WAITING"), *_seq(e, "is_prefill", e.is_prefill_before, True),
             *_seq(e, "num_scheduled_tokens", e.num_scheduled_tokens_before, 0),
-            *_seq(e, "num_preemptions", e.num_preemptions_before, e.num_preemptions_after),
-            ["link", ["waiting"], e.seq_id, None], ["unlink", ["running"], e.seq_id, e.running_prev]]
+            *_seq(e, "num_preemptions", e.num_preemptions_before, e.num_preemptions_after), *moved]
 
 
 def _finished(state: State, e: ev.RequestFinished) -> list[Patch]:
@@ -161,7 +162,8 @@ def _revived(state: State, e: ev.BlockRevived) -> list[Patch]:
 
 
 def _registered(state: State, e: ev.BlockRegistered) -> list[Patch]:
-    entry = [] if e.block_id_before == e.block_id else [["set", ["map", hex_hash(e.hash)], e.block_id_before, e.block_id]]
+    entry = [] if e.block_id_before == e.block_id else [
+        ["set", ["map", hex_hash(e.hash)], e.block_id_before, e.block_id]]
     return [*_block(e, "hash", hex_hash(e.hash_before), hex_hash(e.hash)),
             *_block(e, "token_ids", list(e.token_ids_before), list(e.token_ids)), *entry]
 

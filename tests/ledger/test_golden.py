@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.ledger.golden import load, replay
 
 from nanovllm_edu.engine import BlockManager, check_invariants
+from tests.ledger.golden import load, replay
 
 TRACES = load()
 

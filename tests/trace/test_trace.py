@@ -11,7 +11,17 @@ import pytest
 from nanovllm_edu import SamplingParams
 from nanovllm_edu.engine import Scheduler, Sequence
 from nanovllm_edu.engine.events import EVENT_TYPES, BlockTaken
-from nanovllm_edu.trace import Trace, TraceError, apply, event_from_json, event_to_json, patches, record, revert, snapshot
+from nanovllm_edu.trace import (
+    Trace,
+    TraceError,
+    apply,
+    event_from_json,
+    event_to_json,
+    patches,
+    record,
+    revert,
+    snapshot,
+)
 from tests.ledger.golden import config, load, next_token, replay
 
 TRACES = load()
