@@ -84,8 +84,6 @@ class EngineConfig:
             raise ConfigError(f"attention_backend={self.attention_backend!r} is not available in this version; "
                               "'torch' (or 'auto') runs on every device and with every block size")
         _one_of("scheduling_policy", self.scheduling_policy, ("prefill_first", "mixed"))
-        if self.scheduling_policy == "mixed":
-            raise ConfigError("scheduling_policy='mixed' is not available in this version; 'prefill_first' is")
         _one_of("prefix_cache_duplicates", self.prefix_cache_duplicates, ("last", "all"))
         _one_of("pack_weights", self.pack_weights, ("auto", True, False))
         _boolean("enforce_eager", self.enforce_eager)

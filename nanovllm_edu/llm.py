@@ -141,7 +141,7 @@ class LLM:
                 if not request.seq.is_finished and len(text) > shown:
                     piece, shown = text[shown:], len(text)
                     yield piece
-            rest = engine.outputs.pop(request.seq.seq_id).text[shown:]
+            rest = self._take(request).text[shown:]
             if rest:
                 yield rest
         finally:
@@ -159,10 +159,18 @@ class LLM:
         requests = self._call(lambda: engine.add_all(token_ids, params, cache_salt))
         try:
             self._run(requests, use_tqdm)
-            return [engine.outputs.pop(request.seq.seq_id) for request in requests]
+            return [self._take(request) for request in requests]
         except BaseException:
             self._call(lambda: [engine.discard(request) for request in requests])
             raise
+
+    def _take(self, request: Request) -> RequestOutput:
+        """The output of a finished request, out of `outputs`. Raises EngineClosedError if a close cut it off."""
+        self.outputs.pop(request.seq.seq_id, None)
+        if request.result is None:
+            self.engine.check_open()
+            raise RequestError(f"request {request.seq.seq_id} was discarded before it had a result")
+        return request.result
 
     def _run(self, requests: list[Request], use_tqdm: bool) -> None:
         if not use_tqdm:

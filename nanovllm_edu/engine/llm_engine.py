@@ -151,7 +151,7 @@ class LLMEngine:
     def _step(self) -> StepOutput:
         scheduler = self.scheduler
         seqs, is_prefill = scheduler.schedule()
-        output = StepOutput(scheduler.step, "prefill" if is_prefill else "decode", [seq.seq_id for seq in seqs])
+        output = StepOutput(scheduler.step, scheduler.phase, [seq.seq_id for seq in seqs])
         if not seqs:  # the only running request gave way to itself; it is first in line now
             return output
         samplers = [self._requests[seq.seq_id] for seq in seqs if samples(seq)]
@@ -192,7 +192,7 @@ class LLMEngine:
     def check_open(self) -> None:
         """Raise EngineClosedError after `close`."""
         if self.runner is None:
-            raise EngineClosedError("this LLM was closed, its weights and KV cache are gone: make a new one with LLM(...)")
+            raise EngineClosedError("this LLM was closed, its weights and KV cache are gone: make a new one")
 
     def close(self) -> None:
         """Abort what is live and let go of weights, cache and tokenizer. A second call does nothing."""

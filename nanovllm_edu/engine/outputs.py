@@ -51,7 +51,7 @@ class RequestOutput:
 class StepOutput:
     """What one step did.
 
-    step: its number, from 1. phase: "prefill", "decode" or "idle" (nothing was there to do). seq_ids: who was in the
+    step: its number, from 1. phase: "prefill", "decode", "mixed" or "idle" (nothing to do). seq_ids: who was in the
     batch, in order. new_token_ids: {seq_id: token id} of those that sampled. finished: outputs of those that ended.
     """
 

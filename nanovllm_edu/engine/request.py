@@ -27,6 +27,7 @@ class Request:
         self._detokenizer = Detokenizer(tokenizer) if stream or self.params.stop else None
         self._pushed = 0  # completion tokens that the detokenizer has seen
         self._stop_at: int | None = None  # where in the text a stop string begins
+        self.result: RequestOutput | None = None
 
     def uniform(self) -> float:
         """A number in [0, 1) for the next token.
@@ -70,6 +71,7 @@ class Request:
         """Go back to when the sequence had num_tokens tokens, after a step that failed."""
         completion = max(0, num_tokens - self.seq.num_prompt_tokens)
         del self.logprobs[completion:]
+        self.result = None
         self._stop_at = None
         if completion == 0:
             self.metrics.first_token_time = None
@@ -88,9 +90,10 @@ class Request:
         else:
             self.follow_text()  # flushes what was held back, for example of an aborted request
             text = self._detokenizer.text[:self._stop_at]
-        return RequestOutput(seq.seq_id, seq.prompt_token_ids, seq.completion_token_ids, text,
-                             seq.finish_reason or "aborted", seq.first_hit_tokens or 0, self.metrics,
-                             list(self.logprobs) if self.params.logprobs else None)
+        self.result = RequestOutput(seq.seq_id, seq.prompt_token_ids, seq.completion_token_ids, text,
+                                    seq.finish_reason or "aborted", seq.first_hit_tokens or 0, self.metrics,
+                                    list(self.logprobs) if self.params.logprobs else None)
+        return self.result
 
 
 def _overlap(text: str, stop: str) -> int:

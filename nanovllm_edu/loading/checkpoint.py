@@ -63,7 +63,7 @@ class Checkpoint:
             raise ModelLoadError(f"the weights in {self.folder} do not fit its config.json: " + "; ".join(problems))
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, in the dtype of the file, mapped (not copied) from it. Ask in file order: one file is open at once."""
+        """One tensor in the file's dtype, mapped (not copied). Ask in file order: one file is open at once."""
         return self._handle(self._file_of[name]).get_tensor(name)
 
     def _handle(self, file: Path) -> Any:
