@@ -97,7 +97,7 @@ class BlockManager:
         self.emit = EventHub()
         self._keeps_copies = prefix_cache_duplicates == "all"
         self._copies: dict[int, list[int]] = {}  # only with "all": every registered block of a hash, oldest first
-        self._prefixes = PrefixChains(self.compute_hash)
+        self._prefixes = PrefixChains(type(self))
 
     # --- hash chain ------------------------------------------------------------------------------------------------
 
@@ -137,12 +137,13 @@ class BlockManager:
                 if block is None:
                     break
                 num_cached_blocks += 1
-                if block.ref_count > 0:
+                if block.block_id in self.used_block_ids:
                     num_needed_blocks -= 1
             else:
                 i = seq.num_blocks - 1
                 self.emit(PrefixLookup, seq_id=seq.seq_id, logical=i, token_ids=tuple(seq.block(i)), hash=-1,
-                          parent_hash=self._prefixes.of(seq, i - 1).hash if i else -1, outcome="last_block", block_id=None)
+                          parent_hash=self._prefixes.of(seq, i - 1).hash if i else -1, outcome="last_block",
+                          block_id=None)
         if len(self.free_block_ids) < num_needed_blocks:
             self.emit(AllocationDenied, seq_id=seq.seq_id, num_needed_blocks=num_needed_blocks,
                       num_free_blocks=len(self.free_block_ids))

@@ -5,7 +5,6 @@ blocks before it differ. Interning makes the whole comparison one ``is``.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import xxhash
@@ -29,11 +28,12 @@ class Prefix:
 class PrefixChains:
     """The chain of prefixes of each sequence; each link is hashed once in the sequence's life.
 
-    A prefix lives as long as a block, a sequence or a longer prefix refers to it.
+    ``hasher`` is the class whose ``compute_hash(token_ids, previous_hash)`` makes the links. A prefix lives as long as
+    a block, a sequence or a longer prefix refers to it.
     """
 
-    def __init__(self, compute_hash: Callable[..., int]) -> None:
-        self._compute_hash = compute_hash
+    def __init__(self, hasher: type) -> None:
+        self._hasher = hasher
         self._interned: WeakValueDictionary[tuple, Prefix] = WeakValueDictionary()
         self._chains: WeakKeyDictionary[Sequence, list[Prefix]] = WeakKeyDictionary()
 
@@ -50,7 +50,7 @@ class PrefixChains:
     def _intern(self, parent: Prefix | None, token_ids: tuple[int, ...]) -> Prefix:
         prefix = self._interned.get((parent, token_ids))
         if prefix is None:
-            hash = self._compute_hash(token_ids, -1 if parent is None else parent.hash)
+            hash = self._hasher.compute_hash(token_ids, -1 if parent is None else parent.hash)
             prefix = self._interned[parent, token_ids] = Prefix(parent, token_ids, hash)
         return prefix
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
+from inspect import signature
 from typing import Any
 
 from ..errors import ConfigError, LedgerError, RequestError
@@ -74,14 +75,15 @@ class Scheduler:
         duplicates = getattr(config, "prefix_cache_duplicates", "last")
         self._options = {**({} if caching else {"enable_prefix_caching": False}),
                          **({} if duplicates == "last" else {"prefix_cache_duplicates": duplicates})}
-        if self._options and not issubclass(block_manager_class, BlockManager):
-            raise ConfigError(f"{self._options} needs the built-in BlockManager or a subclass; "
-                              f"{block_manager_class.__name__} is called with (num_blocks, block_size) alone")
+        missing = set(self._options) - set(signature(block_manager_class).parameters)
+        if missing:
+            raise ConfigError(f"{sorted(missing)} can't be passed to {block_manager_class.__name__}: its constructor "
+                              "has no such parameter. Use the built-in BlockManager, or leave the option at its default")
         self.block_manager = self._new_block_manager()
 
     def _new_block_manager(self) -> Any:
         block_manager = self._block_manager_class(self.num_blocks, self.block_size, **self._options)
-        if isinstance(block_manager, BlockManager):
+        if isinstance(getattr(block_manager, "emit", None), EventHub):
             block_manager.emit = self.emit
         return block_manager
 
