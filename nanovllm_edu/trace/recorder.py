@@ -5,6 +5,7 @@ somebody looks. Frame 0 is the state at the start, frame k the state after event
 """
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -69,9 +70,10 @@ class Trace:
         self.initial = initial
         self.events: list[Event] = events if events is not None else []
         self.info: dict[str, Any] = dict(info or {})
-        self.decode: Callable[[list[int]], str] | None = None  # tokens to text, while the engine's tokenizer is at hand
+        self.decode: Callable[..., str] | None = None  # the engine's tokenizer.decode, while it is at hand
         self._vocab: dict[int, str] = dict(vocab or {})
         self._patches: list[list[Patch]] = []
+        self._lock = threading.Lock()
         self._latest = deepcopy(initial)  # the state after the last event whose patches are known
         self.frames = Frames(self)
 
@@ -89,10 +91,11 @@ class Trace:
 
     def patches(self, index: int) -> list[Patch]:
         """What ``events[index]`` changes."""
-        while len(self._patches) <= index:
-            new = patches(self._latest, self.events[len(self._patches)])
-            apply(self._latest, new)
-            self._patches.append(new)
+        with self._lock:  # a view may look while the trace's owner does
+            while len(self._patches) <= index:
+                new = patches(self._latest, self.events[len(self._patches)])
+                apply(self._latest, new)
+                self._patches.append(new)
         return self._patches[index]
 
     def rows(self, start: int = 0, stop: int | None = None) -> list[dict[str, Any]]:
@@ -118,7 +121,7 @@ class Trace:
         """The text of every token that occurs in the trace (empty without a tokenizer)."""
         if self.decode is not None:
             for token in self._tokens() - self._vocab.keys():
-                self._vocab[token] = self.decode([token])
+                self._vocab[token] = self.decode([token], skip_special_tokens=False)
         return self._vocab
 
     def _tokens(self) -> set[int]:
