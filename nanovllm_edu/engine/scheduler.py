@@ -78,7 +78,7 @@ class Scheduler:
         missing = set(self._options) - set(signature(block_manager_class).parameters)
         if missing:
             raise ConfigError(f"{sorted(missing)} can't be passed to {block_manager_class.__name__}: its constructor "
-                              "has no such parameter. Use the built-in BlockManager, or leave the option at its default")
+                              "has no such parameter. Use the built-in BlockManager, or leave the option out")
         self.block_manager = self._new_block_manager()
 
     def _new_block_manager(self) -> Any:

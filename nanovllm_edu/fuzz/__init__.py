@@ -5,7 +5,8 @@ each slot was computed from; ``books``: a second set of books; ``runner``: run, 
 ``breakages``: one-line mistakes, each with the check that catches it. Pure Python, like the ledger.
 """
 from .books import BooksError
-from .runner import FEATURES, Failure, Livelock, ShadowError, fuzz, run
+from .runner import FEATURES, Failure, Livelock, fuzz, run
+from .shadow import ShadowError
 from .workload import Request, Workload, draw
 
 __all__ = ["FEATURES", "BooksError", "Failure", "Livelock", "Request", "ShadowError", "Workload", "draw", "fuzz", "run"]

@@ -11,8 +11,8 @@ from ..engine import BlockManager, Scheduler, Sequence, check_invariants
 from ..engine.events import BlockRevived, BlockShared, Event, PrefixLookup, RequestPreempted, RequestScheduled
 from ..errors import LedgerError, RequestError
 from ..sampling_params import SamplingParams
-from .books import Books, BooksError, audit_answer
-from .shadow import ShadowError, ShadowModel
+from .books import Books, audit_answer
+from .shadow import ShadowModel
 from .workload import Workload, draw, smaller
 
 MAX_STEPS = 2000

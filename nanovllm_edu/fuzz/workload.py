@@ -32,7 +32,7 @@ class Workload:
     caching: bool = True
     hash_bits: int = 64
     fail_at: tuple[int, ...] = field(default=())    # steps whose model run fails
-    reset_at: tuple[int, ...] = field(default=())   # steps before which the prefix cache is reset, if no block is in use
+    reset_at: tuple[int, ...] = field(default=())   # steps before which the prefix cache is reset, if none is in use
 
 
 def draw(seed: int) -> Workload:
@@ -54,7 +54,8 @@ def draw(seed: int) -> Workload:
     return Workload(
         block_size, num_blocks, max_num_batched_tokens=rng.choice((1, 2, 3, block_size, block_size + 1, 7, 16, 64)),
         max_num_seqs=rng.randint(1, 6),
-        requests=tuple(sorted(requests, key=lambda request: request.arrival)), policy=rng.choice(("prefill_first", "mixed")),
+        requests=tuple(sorted(requests, key=lambda request: request.arrival)),
+        policy=rng.choice(("prefill_first", "mixed")),
         duplicates=rng.choice(("last", "last", "all")), caching=rng.random() < 0.94,
         hash_bits=rng.choice((64, 2, 1, 1)),
         fail_at=tuple(sorted(rng.sample(range(1, 15), rng.choice((0, 0, 0, 1, 2))))),
