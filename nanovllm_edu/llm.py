@@ -133,7 +133,7 @@ class LLM:
 
     def _pieces(self, token_ids: list[int], params: list[SamplingParams], cache_salt: str | None) -> Iterator[str]:
         engine, shown = self.engine, 0
-        [request] = self._call(lambda: engine.add_all([token_ids], params, cache_salt, stream=True, numbered=False))
+        [request] = self._add([token_ids], params, cache_salt, stream=True, numbered=False)
         try:
             while not request.seq.is_finished:
                 self._call(lambda: self._step_unless_done([request]))
@@ -156,13 +156,24 @@ class LLM:
     def _complete(self, token_ids: list[list[int]], params: list[SamplingParams], use_tqdm: bool,
                   cache_salt: str | None) -> list[RequestOutput]:
         engine = self.engine
-        requests = self._call(lambda: engine.add_all(token_ids, params, cache_salt))
+        requests = self._add(token_ids, params, cache_salt)
         try:
             self._run(requests, use_tqdm)
             return [self._take(request) for request in requests]
         except BaseException:
             self._call(lambda: [engine.discard(request) for request in requests])
             raise
+
+    def _add(self, *args: Any, **options: Any) -> list[Request]:
+        """`LLMEngine.add_all`. An interrupt while the driver's thread adds them takes them out again."""
+        engine = self.engine
+        added: list[Request] = []
+        try:
+            self._call(lambda: added.extend(engine.add_all(*args, **options)))
+        except BaseException:
+            self._call(lambda: [engine.discard(request) for request in added])
+            raise
+        return added
 
     def _take(self, request: Request) -> RequestOutput:
         """The output of a finished request, out of `outputs`. Raises EngineClosedError if a close cut it off."""
@@ -196,7 +207,7 @@ class LLM:
         """Queue a request and return its seq_id; `step` runs it, and its output comes to `outputs`."""
         token_ids = self.engine.encode(prompt)
         params = params_for(sampling_params, 1)
-        [request] = self._call(lambda: self.engine.add_all([token_ids], params, cache_salt, numbered=False))
+        [request] = self._add([token_ids], params, cache_salt, numbered=False)
         return request.seq.seq_id
 
     def step(self) -> StepOutput:
