@@ -24,7 +24,8 @@ METADATA = {
 
 def notebook(source: Path) -> str:
     """The notebook's JSON text for one source file."""
-    made = jupytext.read(source, fmt="py:percent")
+    text = source.read_text("utf-8")
+    made = jupytext.reads(text[text.index("# %%"):], fmt="py:percent")  # what stands before is for linters
     made.metadata = nbformat.from_dict(METADATA)
     made.nbformat, made.nbformat_minor = 4, 5
     for number, cell in enumerate(made.cells):
