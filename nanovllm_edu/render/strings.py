@@ -20,11 +20,11 @@ ENGLISH: dict[str, str] = {
                                  "**waiting to running**.",
     "RequestScheduled.chunk": "{seq} prefills a **chunk** of {n:token|tokens}: this step has no room for more. "
                               "It keeps its place in the waiting queue.",
-    "RequestPreempted.other": "{for_seq} needs a block and the free queue is empty. {seq} is the newest running "
-                              "request, so it is **preempted**: it gives up its blocks and goes to the head of the "
+    "RequestPreempted.other": "{for_seq} needs a block and the free queue is empty. {seq} is the newest request that "
+                              "holds blocks, so it is **preempted**: it gives them up and waits at the head of the "
                               "waiting queue. `num_preemptions {before} → {after}`",
     "RequestPreempted.self": "{seq} needs a block, the free queue is empty and no newer request is there to give way, "
-                             "so it is **preempted** itself: it gives up its blocks and goes to the head of the "
+                             "so it is **preempted** itself: it gives up its blocks and waits at the head of the "
                              "waiting queue. `num_preemptions {before} → {after}`",
     "RequestFinished.eos": "{seq} is **finished**: the model produced its end-of-sequence token.",
     "RequestFinished.stop": "{seq} is **finished**: it produced what it was told to stop at.",

@@ -81,8 +81,11 @@ class Texts:
     def __init__(self, trace: Trace, decode: Decode | None) -> None:
         self._trace, self._decode = trace, decode
         self._texts: list[str] = []  # one for each event looked at, "" for those that append no token
-        self._completions: dict[int, list[int]] = {
-            int(seq_id): seq["token_ids"][seq["num_prompt_tokens"]:] for seq_id, seq in trace.initial["seqs"].items()}
+        self._prompts: dict[int, int] = {}  # prompt tokens of each request
+        self._completions: dict[int, list[int]] = {}
+        for seq_id, seq in trace.initial["seqs"].items():
+            self._prompts[int(seq_id)] = seq["num_prompt_tokens"]
+            self._completions[int(seq_id)] = seq["token_ids"][seq["num_prompt_tokens"]:]
         self._followers: dict[int, Any] = {}
 
     def of(self, index: int) -> str:
@@ -93,12 +96,14 @@ class Texts:
     def _next(self, index: int) -> str:
         event = self._trace.events[index]
         if isinstance(event, RequestAdded):
-            self._completions[event.seq_id] = []
+            self._prompts[event.seq_id], self._completions[event.seq_id] = len(event.token_ids), []
         elif isinstance(event, RequestFinished):
             self._followers.pop(event.seq_id, None)  # its tokens stay: a step that fails brings it back
-        elif isinstance(event, RequestRestored) and event.removed_token_ids:
-            del self._completions.setdefault(event.seq_id, [])[-len(event.removed_token_ids):]
-            self._followers.pop(event.seq_id, None)
+        elif isinstance(event, RequestRestored):
+            kept = event.num_tokens - self._prompts[event.seq_id]
+            if kept < len(self._completions[event.seq_id]):
+                del self._completions[event.seq_id][kept:]
+                self._followers.pop(event.seq_id, None)
         elif isinstance(event, TokenAppended):
             return self._append(event, index)
         return ""
