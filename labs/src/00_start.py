@@ -34,8 +34,9 @@ replay(Trace.load(data("00_start")), panels=["pool", "tables", "queue"])
 # - For each token the model computes keys and values (K and V), which all later tokens need. The place where they are
 #   kept is the **KV cache**. A token that is in it never has to be computed again.
 # - The cache is cut into **blocks** of the same size. Each square in the pool is one block: a place for a few tokens.
-# - A request's **block table** is the list of its blocks, in the order of its text. The blocks themselves may lie
-#   anywhere in the pool.
+# - A request's **block table** is the list of its blocks, in the order of its text. Its **logical block** 0 holds the
+#   beginning of the text; `#5` is a place in the pool. The two have nothing to do with each other, and the table
+#   leads from one to the other.
 # - The **free queue** holds the blocks that nobody uses now. The one at its head is taken next.
 
 # %% [markdown]
@@ -103,7 +104,7 @@ replay(first_steps, panels=["tables", "pool"])
 
 # %% [markdown]
 # The engine reports every change as an event, and every event has a sentence. This cell picks the ones about taking a
-# block out of the recording.
+# block out of the recording. The **ref_count** in them says how many block tables a block is in.
 
 # %%
 from nanovllm_edu.engine import events
@@ -151,8 +152,8 @@ print(f"Tokens in the prompts: {lengths}. The first {same} are the same in all t
 my_guess = "none yet"
 
 # %% [markdown]
-# One step for both of them. In the picture, watch the blocks that A holds already: the number behind × counts the
-# block tables that a block is in. It is the block's **ref_count**.
+# One step for both of them. In the picture, watch the blocks that A holds already: the number behind × is the block's
+# ref_count.
 
 # %% tags=["run"]
 with record(llm) as sharing:
@@ -163,7 +164,9 @@ with record(llm) as sharing:
 replay(sharing, panels=["tables", "pool", "hashes"])
 
 # %% [markdown]
-# These are the sentences about looking up, sharing and computing, in the order in which it happened.
+# A full block is registered in a map, under a **hash**: a fingerprint of all tokens from the start of the prompt to the
+# end of that block. A new request looks its blocks up there, one after the other. These are the sentences about that,
+# in the order in which it happened. (**Logits** are the model's scores for what the next token could be.)
 
 # %%
 tell(sharing, events.PrefixLookup, events.BlockShared, events.RequestScheduled)
@@ -172,10 +175,9 @@ print(f"\nYour guess: {my_guess}. B has {len(prompts[1])} prompt tokens, "
       f"and {computed.num_scheduled_tokens_before} of them went through the model.")
 
 # %% [markdown]
-# Full blocks are registered under a **hash**, a fingerprint of all tokens from the start of the prompt to the end of
-# that block. B's first blocks have the fingerprints of A's, so B reads A's blocks: nothing is copied and nothing is
-# computed again. Sharing works in whole blocks, from the start of the prompt, until the first block that differs.
-# And the last block of a prompt is always computed, for the model needs a token to go on from.
+# B's first blocks have the fingerprints of A's, so B reads A's blocks: nothing is copied and nothing is computed again.
+# Sharing works in whole blocks, from the start of the prompt, until the first block that differs. And the last block of
+# a prompt is always computed, for the model needs a token to go on from.
 #
 # Had all three arrived in the same step, nothing would have been shared: a block can be found only after the step that
 # filled it.
@@ -197,8 +199,9 @@ with record(llm) as squeeze:
 replay(squeeze, panels=["tables", "queue", "pool"])
 
 # %% [markdown]
-# Go to the end of the bar and step back through the last events; the red mark is the preemption. Here are its
-# sentence and the sentences of the blocks that changed hands in the steps before and after it.
+# Drag the bar to its end and step back through the last events; the marks above the bar show where the preemption is.
+# Here is its sentence, among those of the blocks that changed hands before and after it. `num_cached_tokens` counts the
+# tokens of a request whose K and V are in its blocks.
 
 # %%
 tell(squeeze, events.BlockTaken, events.RequestPreempted, events.TableCleared)
@@ -241,7 +244,7 @@ for seq_id in range(3):
 replay(finishing, panels=["queue", "tables", "pool"])
 
 # %% [markdown]
-# Here is what A gave back, and how the preempted request began again.
+# Here is what each of them gave back, and how the preempted request began again.
 
 # %%
 tell(finishing, events.RequestFinished, events.TableCleared, events.BlockRevived, events.PrefixReused)
@@ -317,8 +320,8 @@ if not asked:
 # room above shows these requests too. Change the questions if you like.
 
 # %%
-my_question = "What is the capital of France?"
-my_next_question = "What can I see there?"
+my_question = "What is the capital of France, and what can I see there?"
+my_next_question = "Which of these should I see first?"
 short = SamplingParams(temperature=0, max_tokens=32)
 
 talk = [{"role": "user", "content": my_question}]
@@ -327,12 +330,16 @@ talk += [{"role": "assistant", "content": turn_1.text}, {"role": "user", "conten
 turn_2 = llm.chat(talk, short)
 
 for name, turn in ("first turn", turn_1), ("second turn", turn_2):
-    print(f"{name}: {turn.text}\n   prompt of {len(turn.prompt_token_ids)} tokens, {turn.num_cached_tokens} of them "
-          f"found in the cache, {len(turn.prompt_token_ids) - turn.num_cached_tokens} computed\n")
+    prompt, answer, cached = len(turn.prompt_token_ids), len(turn.token_ids), turn.num_cached_tokens
+    print(f"{name}: prompt of {prompt} tokens, {cached} found in the cache and {prompt - cached} computed; "
+          f"answered with {answer} tokens:\n   {turn.text}\n")
 
 # %% [markdown]
+# The first prompt is longer than your question, for the model's **chat template** writes a system prompt and marks who
+# is speaking.
+#
 # A model remembers nothing between two turns: the whole conversation is sent again each time. The engine does remember,
-# block by block, and so it computes only what is new, and what lay in a block that was not full.
+# block by block, the answer included, and so it computes only what is new and what lay in a block that was not full.
 #
 # Work it out for a conversation of your own.
 

@@ -54,10 +54,11 @@ class Numeric:
                 return int(match[1])
         elif not isinstance(answer, bool):
             try:
-                return operator.index(answer)
+                number = operator.index(answer)
             except TypeError:
-                if isinstance(answer, float) and answer.is_integer():
-                    return int(answer)
+                number = int(answer) if isinstance(answer, float) and answer.is_integer() else None
+            if number is not None and abs(number) < 10**12:
+                return number
         raise Malformed(f"The answer is {self.how}, such as 5. This was {_seen(answer)}.")
 
     def show(self, value: Any) -> str:
@@ -74,9 +75,10 @@ class Order:
     def parse(self, answer: Any, question: Question) -> list[int]:
         """A list of ints from [7, 0], (7, 0), "7, 0" or "#7 #0". Raises Malformed."""
         if isinstance(answer, str):
-            if not re.fullmatch(r"[\s,\[\]()]*(?:#?\d{1,6}[\s,\[\]()]*)+", answer):
+            words = [word for word in re.split(r"[\s,\[\]()]+", answer) if word]
+            if not words or not all(re.fullmatch(r"#?\d{1,6}", word) for word in words):
                 raise Malformed(f"The answer is {self.how}. This was {_seen(answer)}.")
-            return self._known([int(number) for number in re.findall(r"\d+", answer)], question)
+            return self._known([int(word.removeprefix("#")) for word in words], question)
         if not isinstance(answer, Iterable) or isinstance(answer, (bytes, dict)):
             raise Malformed(f"The answer is {self.how}. This was {_seen(answer)}.")
         ids = []
@@ -93,7 +95,7 @@ class Order:
     def _known(self, ids: list[int], question: Question) -> list[int]:
         strange = [i for i in ids if i not in question.items]
         if strange:
-            raise Malformed(f"There is no block #{strange[0]} in this pool.")
+            raise Malformed(f"There is no block {_seen(strange[0])} in this pool.")
         twice = [i for i in ids if ids.count(i) > 1]
         if twice:
             raise Malformed(f"Block #{twice[0]} stands in the answer more than once; a block has one place.")
@@ -125,6 +127,9 @@ class Choice:
 
 
 def _seen(answer: Any) -> str:
-    """The answer as it came, cut short."""
-    text = repr(answer)
+    """The answer as it came, cut short; its type where it can't be written down."""
+    try:
+        text = repr(answer)
+    except Exception:
+        text = f"a {type(answer).__name__}"
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -46,32 +46,34 @@ class ProgressStore:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or progress_path()
         self._notice = ""
-        self._kept = _new()  # the latest document, for when the file can't be used
+        self._base = _new()  # what the file held last, for when it can't be used
+        self._unsaved: list[Callable[[Document], None]] = []  # edits that could not be written yet
         self._threads = threading.Lock()
 
     def read(self) -> Document:
         """The whole document, made on first use, so that a learner's parameters are theirs from the first look on."""
-        return self.change(lambda document: None)
+        return self._use(None)
 
     def change(self, edit: Callable[[Document], None]) -> Document:
         """Let ``edit`` change the document in place, write it if it changed, and return it."""
+        return self._use(edit)
+
+    def _use(self, edit: Callable[[Document], None] | None) -> Document:
         with self._threads:
-            base = self._kept
+            edits = [*self._unsaved, *([edit] if edit else [])]
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with FileLock(self.path.with_name(self.path.name + ".lock"), timeout=LOCK_SECONDS):
-                    base, is_new = self._load()
-                    document = copy.deepcopy(base)
-                    edit(document)
-                    if is_new or document != base:
+                    is_new = self._load()
+                    document = _edited(self._base, edits)
+                    if is_new or document != self._base:
                         self._write(document)
+                    self._base, self._unsaved = document, []
             except (OSError, Timeout) as error:
                 why = "another program holds its lock" if isinstance(error, Timeout) else error.strerror or str(error)
                 self._notice = (f"Not saved: {self.path} can't be used ({why}). Your answers are kept until this "
                                 f"kernel stops. To keep them elsewhere, set {ENV} to a file that can be written.")
-                document = copy.deepcopy(base)
-                edit(document)
-            self._kept = document
+                document, self._unsaved = _edited(self._base, edits), edits
             return copy.deepcopy(document)
 
     def take_notice(self) -> str:
@@ -79,19 +81,17 @@ class ProgressStore:
         notice, self._notice = self._notice, ""
         return notice
 
-    def _load(self) -> tuple[Document, bool]:
+    def _load(self) -> bool:
+        """Bring ``_base`` up to date; whether the file is missing, or was set aside, and must be written anew."""
         try:
-            text = self.path.read_text("utf-8")
+            document = json.loads(self.path.read_text("utf-8"))
         except FileNotFoundError:
-            return self._kept, True  # what this process knows survives a deleted file
-        except UnicodeDecodeError:
-            text = ""
-        try:
-            document = json.loads(text)
-        except ValueError:
+            return True  # what this process knows survives a deleted file
+        except ValueError:  # no JSON, or no text at all
             document = None
         if _is_whole(document):
-            return document, False
+            self._base = document
+            return False
         version = document.get("version") if isinstance(document, dict) else None
         is_newer = isinstance(version, int) and version > VERSION
         kind = "newer" if is_newer else "damaged"
@@ -99,7 +99,7 @@ class ProgressStore:
         os.replace(self.path, aside)
         what = "was written by a newer version of the course" if is_newer else "was damaged"
         self._notice = f"{self.path.name} {what}. It is kept as {aside}; progress is counted anew."
-        return self._kept, True
+        return True
 
     def _write(self, document: Document) -> None:
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
@@ -128,6 +128,13 @@ def record_of(document: Document, exercise_id: str) -> dict[str, Any]:
     """
     return document["exercises"].setdefault(
         exercise_id, {"variant": 0, "attempts": [], "hints": 0, "revealed": False})
+
+
+def _edited(document: Document, edits: list[Callable[[Document], None]]) -> Document:
+    document = copy.deepcopy(document)
+    for edit in edits:
+        edit(document)
+    return document
 
 
 def _new() -> Document:
