@@ -103,6 +103,7 @@ class RequestRestored(Event):
     seq_id: int
     num_tokens: int
     removed_token_ids: tuple[int, ...]
+    num_preemptions: int  # the step may have been cut between a preemption and its event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

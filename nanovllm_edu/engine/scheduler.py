@@ -67,7 +67,7 @@ class Scheduler:
         self.step = 0    # steps begun
         self.phase = ""  # "prefill" or "decode" from schedule() to the end of postprocess(), else empty
         self.in_step = False
-        self._is_changing = False  # True inside schedule and postprocess: an exception leaves a change half made
+        self._is_changing = False  # True while the ledger changes: an exception leaves a change half made
         self._live: dict[int, Sequence] = {}  # every request that is not finished, in order of arrival
         self._block_manager_class = block_manager_class
         caching = getattr(config, "enable_prefix_caching", True)
@@ -99,16 +99,24 @@ class Scheduler:
         return not self._live
 
     def add(self, seq: Sequence) -> None:
-        """Put a request at the tail of the waiting queue. Raises RequestError if it could never run."""
+        """Put a request at the tail of the waiting queue. Raises RequestError if it could never run.
+
+        Interrupted, it leaves the request outside, and the others may have to prefill again.
+        """
         reason = self._why_not(seq)
         if reason:
             self.emit(RequestRefused, seq_id=seq.seq_id, num_tokens=seq.num_tokens, reason=reason)
             raise RequestError(reason)
         waiting_prev = self.waiting[-1].seq_id if self.waiting else None
-        self._live[seq.seq_id] = seq
-        self.waiting.append(seq)
-        self.emit(RequestAdded, seq_id=seq.seq_id, token_ids=tuple(seq.token_ids), max_tokens=seq.max_tokens,
-                  waiting_prev=waiting_prev)
+        try:
+            self._live[seq.seq_id] = seq
+            self.waiting.append(seq)
+            self.emit(RequestAdded, seq_id=seq.seq_id, token_ids=tuple(seq.token_ids), max_tokens=seq.max_tokens,
+                      waiting_prev=waiting_prev)
+        except BaseException:
+            self._live.pop(seq.seq_id, None)
+            self.recover()
+            raise
 
     def _why_not(self, seq: Sequence) -> str | None:
         if seq.block_size != self.block_size:
@@ -126,14 +134,22 @@ class Scheduler:
         return None
 
     def abort(self, seq_id: int, reason: str = "aborted") -> Sequence | None:
-        """Finish a request wherever it stands and free its blocks. None if there is no such request (any more)."""
+        """Finish a request wherever it stands and free its blocks. None if there is no such request (any more).
+
+        Interrupted, it leaves a sound ledger and the request either live or gone: call it again.
+        """
         seq = self._live.get(seq_id)
         if seq is not None:
-            self.finish(seq, reason)
+            try:
+                self.finish(seq, reason)
+            except BaseException:
+                self.recover()
+                raise
         return seq
 
     def finish(self, seq: Sequence, reason: str) -> None:
-        """End a request: out of its queue, its blocks given up, ``finish_reason`` set."""
+        """End a request: out of its queue, its blocks given up, ``finish_reason`` set. If interrupted, ``recover``."""
+        was_changing, self._is_changing = self._is_changing, True
         queue = self.running if seq.status is SequenceStatus.RUNNING else self.waiting
         queue_prev = _before(queue, seq)
         status_before, num_scheduled_tokens_before = seq.status, seq.num_scheduled_tokens
@@ -146,6 +162,7 @@ class Scheduler:
                   num_scheduled_tokens_before=num_scheduled_tokens_before, queue_prev=queue_prev)
         if seq.block_table:
             self.block_manager.deallocate(seq)
+        self._is_changing = was_changing
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached blocks. Raises LedgerError, naming the requests, while any block is in use."""
@@ -153,7 +170,12 @@ class Scheduler:
         if holders:
             raise LedgerError(f"requests {holders} hold blocks: the prefix cache can be reset only when none does. "
                               "Let them finish, or abort them")
-        self.block_manager.reset_prefix_cache()
+        try:
+            self.block_manager.reset_prefix_cache()
+        except BaseException:
+            self._is_changing = True  # half of the cache may be gone: the ledger begins anew, empty too
+            self.recover()
+            raise
 
     # --- policy ----------------------------------------------------------------------------------------------------
 
@@ -359,7 +381,8 @@ class Scheduler:
             seq.status, seq.finish_reason, seq.is_prefill = SequenceStatus.WAITING, None, True
             seq.num_scheduled_tokens = seq.num_cached_tokens = 0
             seq.block_table.clear()
-            self.emit(RequestRestored, seq_id=seq.seq_id, num_tokens=num_tokens, removed_token_ids=tuple(removed))
+            self.emit(RequestRestored, seq_id=seq.seq_id, num_tokens=num_tokens, removed_token_ids=tuple(removed),
+                      num_preemptions=seq.num_preemptions)
         self.running.clear()
         self.waiting = deque(self.sequences)
         self.emit(QueuesRestored, waiting=tuple(self._live))

@@ -127,7 +127,8 @@ def _restored(state: State, e: ev.RequestRestored) -> list[Patch]:
     """The failed step may have been cut between a change and its event, so the old values come from the state."""
     seq = state["seqs"][str(e.seq_id)]
     after = {"status": "WAITING", "finish_reason": "", "is_prefill": True, "num_scheduled_tokens": 0,
-             "num_cached_tokens": 0, "block_table": [], "token_ids": seq["token_ids"][:e.num_tokens]}
+             "num_cached_tokens": 0, "block_table": [], "token_ids": seq["token_ids"][:e.num_tokens],
+             "num_preemptions": e.num_preemptions}
     return [patch for field, value in after.items() for patch in _seq(e, field, deepcopy(seq[field]), value)]
 
 
@@ -209,7 +210,9 @@ def _appended(state: State, e: ev.TokenAppended) -> list[Patch]:
 
 
 def _step_ended(state: State, e: ev.StepEnded) -> list[Patch]:
-    return [["set", ["in_step"], state["in_step"], False], ["set", ["phase"], state["phase"], ""]]
+    # a step that was cut before it could say that it began counts all the same
+    begun = [] if state["step"] == e.step else [["set", ["step"], state["step"], e.step]]
+    return [*begun, ["set", ["in_step"], state["in_step"], False], ["set", ["phase"], state["phase"], ""]]
 
 
 _PATCHES = {
