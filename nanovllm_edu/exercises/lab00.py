@@ -74,10 +74,14 @@ def _name(params: Params, i: int) -> str:
 
 
 def explain_give_way(params: Params) -> str:
-    _, seqs = play_give_way(params)
-    return (f"The request that began last is {answer_give_way(params)}. It has been served the shortest time, so the "
-            f"others are not held up by it: its {len(seqs[-1].block_table)} block(s) go back to the free queue, and it "
-            "waits at the head of the waiting queue for another turn.")
+    number = len(play_give_way(params)[1][-1].block_table)
+    return (f"The request that began last is {answer_give_way(params)}. It has been served for the shortest time, and "
+            f"the others are not held up by it: its {_blocks(number)} to the free queue, and it waits at the head of "
+            "the waiting queue for another turn.")
+
+
+def _blocks(number: int) -> str:
+    return "one block goes back" if number == 1 else f"{number} blocks go back"
 
 
 GIVE_WAY = Exercise(
@@ -202,9 +206,10 @@ def _backwards(p: Params) -> list[Any]:
 def explain_free_order(params: Params) -> str:
     queue, table, own = _own(params)
     kept = [i for i in table if i not in own]
+    rest = "it: its ref_count" if len(kept) == 1 else "them: their ref_counts"
     return (f"The queue is {Order().show(answer_free_order(params))}. {Order().show(queue)} stood there before; then "
             f"the table was given back from its last block to its first. {Order().show(kept)} stayed in use, for the "
-            "other request still holds it: its ref_count went down by one and not to zero.")
+            f"other request still holds {rest} went down by one, not to zero.")
 
 
 FREE_ORDER = Exercise(
