@@ -283,6 +283,10 @@ class BlockManager:
 
         A block returns to the free queue only when no other table holds it, and keeps its hash and its map entry.
         """
+        freed = [block_id for block_id in seq.block_table if self.blocks[block_id].ref_count < 1]
+        if freed:
+            raise LedgerError(f"request {seq.seq_id} gives up blocks {freed}, which are free already: its block table "
+                              "outlived them")
         for i, block_id in reversed(list(enumerate(seq.block_table))):
             block = self.blocks[block_id]
             block.ref_count -= 1
