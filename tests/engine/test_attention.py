@@ -43,7 +43,7 @@ def test_mixed_batches_over_two_steps(heads, kv_heads, dim, block_size, scattere
     for step in (first, second):
         live = [i for i, n in enumerate(step) if n]
         tokens = sum(step)
-        q, k, v = torch.randn(tokens, heads, dim), torch.randn(tokens, kv_heads, dim), torch.randn(tokens, kv_heads, dim)
+        q, k, v = (torch.randn(tokens, n, dim) for n in (heads, kv_heads, kv_heads))
         cu = [0]
         slots = []
         for i in live:

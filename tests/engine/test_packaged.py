@@ -98,10 +98,13 @@ def test_the_tokenizer_is_transformers_own(packaged):
     from nanovllm_edu.loading import Tokenizer
 
     ours, theirs = Tokenizer(packaged), transformers.AutoTokenizer.from_pretrained(packaged)
-    for text in ("Hello, world", "  two  spaces", "1234567 0x1F", "héllo 🦙🇫🇷 日本語", "def f(x):\n\treturn x+1\n", "<|im_end|>"):
+    texts = ("Hello, world", "  two  spaces", "1234567 0x1F", "héllo 🦙🇫🇷 日本語", "def f(x):\n\treturn x+1\n",
+             "<|im_end|>")
+    for text in texts:
         assert ours.encode(text) == theirs.encode(text)
         assert ours.decode(ours.encode(text), skip_special_tokens=False) == text
-    talk = [{"role": "system", "content": "Be short."}, *QUESTION, {"role": "assistant", "content": "Paris."}, *QUESTION]
+    answer = {"role": "assistant", "content": "Paris."}
+    talk = [{"role": "system", "content": "Be short."}, *QUESTION, answer, *QUESTION]
     assert ours.apply_chat_template(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
 
 

@@ -45,7 +45,8 @@ def test_filters(params, want):
 
 
 def test_a_batch_may_mix_everything():
-    params = [SamplingParams(**p) for p in (dict(temperature=0), dict(), dict(top_k=2), dict(temperature=0), dict(min_p=0.9))]
+    params = [SamplingParams(**p) for p in (
+        dict(temperature=0), dict(), dict(top_k=2), dict(temperature=0), dict(min_p=0.9))]
     uniforms = [0.99, 0.99, 0.99, 0.0, 0.99]
     together = sample(LOGITS.expand(5, -1), params, uniforms).token_ids
     assert together == [sample(LOGITS, [p], [u]).token_ids[0] for p, u in zip(params, uniforms, strict=True)]

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints in the Hugging Face layout, written by transformers itself, and its answers to compare with."""
+"""Tiny random checkpoints in the Hugging Face layout, written by transformers itself, and its answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 VOCAB_SIZE = 320
 CHAT_TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-                 "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+                 "'<|im_end|>\\n' }}{% endfor %}"
+                 "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 SIZES: dict[str, Any] = dict(
     vocab_size=VOCAB_SIZE, hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=6,
     num_key_value_heads=2, head_dim=8, max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=256,
