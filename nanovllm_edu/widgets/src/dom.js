@@ -1,0 +1,135 @@
+// Small helpers over the DOM. Text reaches the page as text nodes and attributes alone, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") node.textContent = value;
+    else if (name === "on") for (const [type, handler] of Object.entries(value)) node.addEventListener(type, handler);
+    else setAttr(node, name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return node;
+}
+
+/** An HTML element: `h("b", {class: "nve-x", text: "…", on: {click}}, child, "text")`. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Set an attribute if it changes; false, null and undefined take it away, true sets it empty. */
+export function setAttr(node, name, value) {
+  if (value === false || value === null || value === undefined) {
+    if (node.hasAttribute(name)) node.removeAttribute(name);
+    return;
+  }
+  const text = value === true ? "" : String(value);
+  if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+}
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+const keyed = new WeakMap();
+
+/**
+ * Make `parent`'s children stand for `items`, in order. A key keeps its node, so hover, focus and scrolling survive.
+ * `update` is called for each item only when `sign(item)` (all of it that shows) differs from the last time.
+ */
+export function syncList(parent, items, { key, create, update, sign = () => NaN }) {
+  const old = keyed.get(parent) ?? new Map();
+  const next = new Map();
+  const focused = parent.ownerDocument.activeElement;
+  const hadFocus = focused && parent.contains(focused) ? focused : null;
+  for (const item of items) {
+    const k = key(item);
+    const entry = old.get(k) ?? { node: create(item), sign: undefined };
+    const signature = sign(item);
+    if (entry.sign !== signature) {
+      entry.sign = signature;
+      update(entry.node, item);
+    }
+    next.set(k, entry);
+  }
+  for (const [k, { node }] of old) if (!next.has(k)) node.remove();
+  let at = parent.firstChild;
+  for (const { node } of next.values()) {
+    if (at && node !== at && at.nextSibling === node) {   // one item left this place for a later one: move that one
+      const moved = at;
+      at = node;
+      parent.append(moved);
+    }
+    if (node === at) at = at.nextSibling;
+    else parent.insertBefore(node, at);
+  }
+  keyed.set(parent, next);
+  if (hadFocus?.isConnected && parent.ownerDocument.activeElement !== hadFocus) hadFocus.focus({ preventScroll: true });
+}
+
+/** Arrow keys move focus among the items of a list or grid, of which one alone is a tab stop. */
+export function roving(container, selector) {
+  const items = () => [...container.querySelectorAll(selector)];
+  const focus = (item) => {
+    for (const other of container.querySelectorAll(`${selector}[tabindex="0"]`)) other.tabIndex = -1;
+    item.tabIndex = 0;
+    item.focus();
+  };
+  container.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (!item || item.tabIndex === 0) return;
+    for (const other of container.querySelectorAll(`${selector}[tabindex="0"]`)) other.tabIndex = -1;
+    item.tabIndex = 0;
+  });
+  container.addEventListener("keydown", (event) => {
+    const item = event.target.closest?.(selector);
+    if (!item || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const all = items();
+    const at = all.indexOf(item);
+    const target = {
+      ArrowRight: () => all[at + 1], ArrowLeft: () => all[at - 1], Home: () => all[0], End: () => all[all.length - 1],
+      ArrowDown: () => inLine(all, at, 1), ArrowUp: () => inLine(all, at, -1),
+    }[event.key]?.();
+    if (target === undefined && !event.key.startsWith("Arrow")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (target) focus(target);
+  });
+}
+
+/** The item below (1) or above (-1): in the next line of the layout, the one nearest in x. */
+function inLine(all, at, direction) {
+  const here = all[at].getBoundingClientRect();
+  let best;
+  let bestCost = Infinity;
+  for (let i = at + direction; i >= 0 && i < all.length; i += direction) {
+    const there = all[i].getBoundingClientRect();
+    const down = (there.top - here.top) * direction;
+    if (down < 2) continue;
+    const cost = down * 1e4 + Math.abs(there.left - here.left);
+    if (cost >= bestCost) { if (down * 1e4 > bestCost) break; else continue; }
+    best = all[i];
+    bestCost = cost;
+  }
+  return best;
+}
+
+/** Exactly one item of a roving container is a tab stop; call it after the items changed. */
+export function keepTabStop(container, selector) {
+  if (container.querySelector(`${selector}[tabindex="0"]`)) return;
+  const first = container.querySelector(selector);
+  if (first) first.tabIndex = 0;
+}
+
+/** A panel's frame: a heading with a hint, and a body. */
+export function panelFrame(name, title, hint) {
+  const id = `nve-${name}-${Math.random().toString(36).slice(2, 9)}`;
+  const heading = h("h3", { class: "nve-h", id }, title, " ", h("em", { text: hint }));
+  const node = h("section", { class: `nve-panel nve-panel-${name}`, "data-panel": name, "aria-labelledby": id }, heading);
+  return { node, heading };
+}

@@ -1,0 +1,189 @@
+// Block tables: one row a request, logical → physical, and the address translator.
+import { h, keepTabStop, panelFrame, roving, setAttr, setText, syncList } from "./dom.js";
+import { fillCells, fillOf, seqIds, translate } from "./ledger.js";
+import { count, hueClass, seqName, tokenText, visibleToken } from "./names.js";
+import { blockTag, seqTag } from "./parts.js";
+import { fillBar } from "./panel_pool.js";
+import { acquisitions, lastCleared } from "./story.js";
+
+const FINISHED_ROWS = 8;   // older finished requests fold away behind a button
+
+/** A request's condition in a word or two. */
+export function condition(seq) {
+  if (seq.status === "FINISHED") return `finished: ${seq.finish_reason || "done"}`;
+  if (seq.status === "WAITING") {
+    if (seq.block_table.length) return "prefill, in chunks";
+    return seq.num_preemptions ? "waiting, preempted" : "waiting";
+  }
+  return seq.is_prefill ? "prefill" : "decode";
+}
+
+/** The tag in a cell: how the entry came to the table, and whether the block is shared now. */
+export function cellTag(refCount, how) {
+  if (how === "BlockRevived") return refCount > 1 ? "revived, shared" : "revived";
+  if (refCount > 1) return "shared";
+  return how === "BlockShared" ? "hit" : "";
+}
+
+function drawCell(view, node, cell) {
+  const { state } = view;
+  node.className = `nve-cell${cell.now ? " nve-now" : ""}${cell.released ? " nve-released" : ""}`;
+  setAttr(node, "data-logical", cell.logical);
+  setAttr(node, "data-physical", cell.block);
+  setAttr(node, "data-nve-block", cell.block);
+  const full = cell.fill.total === state.block_size;
+  const tag = cell.released ? "given back" : cell.tag;
+  setAttr(node, "aria-label", `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
+    + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`);
+  const ticks = state.block_size <= 16
+    ? h("span", { class: "nve-cells nve-ticks", style: `--n:${Math.min(state.block_size, 8)}` },
+      ...[...cell.cells].map((c, i) => h("i", {
+        class: `nve-c-${c}`, "data-position": c === "e" ? false : cell.logical * state.block_size + i,
+      })))
+    : fillBar(cell.cells);
+  node.replaceChildren(
+    h("small", {}, `L${cell.logical}`, full ? "" : ` ${cell.fill.total}/${state.block_size}`,
+      tag ? h("span", { class: "nve-tag", text: tag }) : ""),
+    h("b", { text: `#${cell.block}` }), ticks);
+}
+
+/** What a row says beside its cells. */
+function rowNote(view, id, seq) {
+  const cleared = lastCleared(view.store, id, view.frame);
+  const walk = view.walk?.current && view.walk.seq === id ? view.walk : null;
+  if (walk?.end === "last_block") return ["its last block is never looked up"];
+  if (walk?.denied) return [`needs ${count(walk.denied.num_needed_blocks, "block")}, ${walk.denied.num_free_blocks} free: waits`];
+  if (seq.block_table.length) return [];
+  if (!cleared) return seq.status === "FINISHED" ? [] : [`needs ${count(Math.ceil(seq.token_ids.length / view.state.block_size), "block")}`];
+  const blocks = [...cleared.table].reverse();
+  const shown = blocks.slice(0, 8).flatMap((block) => [" ", blockTag(block)]);
+  return ["gave back", ...shown, blocks.length > 8 ? ` and ${blocks.length - 8} more` : "", ` in step ${cleared.step}, last first`];
+}
+
+function drawTableRow(view, node, row) {
+  const { id, seq } = row;
+  const [chip, table, note] = node.children;
+  node.className = `nve-row${seq.status === "FINISHED" ? " nve-done" : ""}`;
+  setAttr(node, "data-status", seq.status);
+  setAttr(chip, "class", `nve-chip ${hueClass(id)}${row.now ? " nve-now" : ""}`);
+  chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: `${condition(seq)} · ${count(seq.token_ids.length, "token")}` }));
+  syncList(table, row.cells, {
+    key: (cell) => cell.logical,
+    create: () => h("span", { role: "gridcell", tabindex: "-1" }),
+    update: (cell, item) => drawCell(view, cell, item),
+    sign: (cell) => `${cell.block}|${cell.cells}|${cell.tag}|${cell.now}|${cell.released}`,
+  });
+  table.hidden = !row.cells.length;
+  note.replaceChildren(...rowNote(view, id, seq));
+}
+
+/** The address translator: a position of a request → logical block, physical block, offset, slot. */
+function createTranslator(view) {
+  const select = h("select", { "aria-label": "Request whose position is translated" });
+  const input = h("input", { type: "number", min: "0", value: "0", "aria-label": "Position of a token" });
+  const out = h("output", { class: "nve-out" });
+  const node = h("div", { class: "nve-translator" }, h("b", { text: "Where is a token?" }), select,
+    h("label", {}, "position ", input), out);
+  const show = () => {
+    const { state } = view;
+    const seq = state.seqs[select.value];
+    if (!seq) return setText(out, "no request yet");
+    const at = translate(state, select.value, Math.max(0, Math.trunc(Number(input.value) || 0)));
+    const size = state.block_size;
+    const parts = [`position ${at.position} = ${at.logical} · ${size} + ${at.offset}`];
+    if (at.token === null) parts.push(` → the request has ${count(seq.token_ids.length, "token")}: none there yet`);
+    else if (at.block === null) parts.push(` → logical block ${at.logical} is not in its table${seq.status === "FINISHED" ? " any more" : " yet"}`);
+    else {
+      parts.push(" → block ", blockTag(at.block), ` (logical ${at.logical}), offset ${at.offset} → slot `,
+        h("b", { text: String(at.slot) }), ` = ${at.block} · ${size} + ${at.offset}`);
+    }
+    if (at.token !== null) {
+      parts.push(" ", h("span", { class: "nve-token", text: visibleToken(tokenText(view.store.vocab, at.token)) }));
+      if (at.block !== null) parts.push(h("small", { text: at.written ? " KV written" : at.computing ? " being computed" : " not computed yet" }));
+    }
+    out.replaceChildren(...parts);
+  };
+  select.addEventListener("change", show);
+  input.addEventListener("input", show);
+  return {
+    node,
+    /** Keep the list of requests; show the given one, else stay. */
+    update(ids, pick = null) {
+      const listed = [...select.options].map((option) => option.value).join();
+      if (listed !== ids.join()) {
+        const chosen = select.value;
+        select.replaceChildren(...ids.map((id) => h("option", { value: id, text: seqName(id) })));
+        if (ids.includes(Number(chosen)) && chosen !== "") select.value = chosen;
+      }
+      if (pick) {
+        select.value = String(pick.seq);
+        input.value = String(pick.position);
+      }
+      show();
+    },
+  };
+}
+
+export function createTables(view) {
+  const { node } = panelFrame("tables", "Block tables", "logical → physical");
+  const older = h("button", { class: "nve-more", type: "button" });
+  const rows = h("div", { class: "nve-rows" });
+  const empty = h("p", { class: "nve-hint", text: "No request yet. A request gets its row here when it is added." });
+  const translator = createTranslator(view);
+  node.append(older, empty, rows, translator.node);
+  roving(rows, ".nve-cell");
+  let unfolded = false;
+  older.addEventListener("click", () => { unfolded = !unfolded; view.invalidate(); });
+  const pick = (event) => {
+    const cell = event.target.closest?.(".nve-cell");
+    if (!cell) return;
+    const seq = Number(cell.closest(".nve-row").dataset.seqId);
+    const tick = event.target.closest("[data-position]");
+    const position = tick ? Number(tick.dataset.position) : Number(cell.dataset.logical) * view.state.block_size;
+    translator.update(seqIds(view.state), { seq, position });
+  };
+  rows.addEventListener("pointerover", pick);
+  rows.addEventListener("focusin", pick);
+  return {
+    node,
+    update() {
+      const { state } = view;
+      const ids = seqIds(state);
+      const finished = ids.filter((id) => state.seqs[id].status === "FINISHED");
+      const folded = new Set(unfolded ? [] : finished.slice(0, Math.max(0, finished.length - FINISHED_ROWS)));
+      older.hidden = finished.length <= FINISHED_ROWS;
+      setText(older, unfolded ? "Fold the older finished requests" : `Show ${count(folded.size, "older finished request")}`);
+      setAttr(older, "aria-expanded", String(unfolded));
+      empty.hidden = ids.length > 0;
+      setAttr(rows, "role", ids.length ? "grid" : false);
+      setAttr(rows, "aria-label", ids.length ? "Block tables; arrow keys move among the entries" : false);
+      const items = ids.filter((id) => !folded.has(id)).map((id) => tableRow(view, id));
+      syncList(rows, items, {
+        key: (row) => row.id,
+        create: (row) => h("div", { role: "row", "data-seq-id": row.id },
+          h("span", { role: "rowheader", "data-nve-seq": row.id }), h("span", { class: "nve-table" }),
+          h("span", { class: "nve-note", role: "gridcell" })),
+        update: (line, row) => drawTableRow(view, line, row),
+      });
+      keepTabStop(rows, ".nve-cell");
+      translator.update(ids);
+    },
+  };
+}
+
+function tableRow(view, id) {
+  const { state } = view;
+  const seq = state.seqs[id];
+  const how = acquisitions(view.store, id, seq.block_table.length, view.frame);
+  const event = view.row?.e;
+  const cells = seq.block_table.map((block, logical) => {
+    const fill = fillOf(seq, logical, state.block_size);
+    const released = view.released?.seq === id && logical >= view.released.logical;
+    return {
+      logical, block, fill, released, cells: fillCells(fill, state.block_size),
+      tag: cellTag(state.blocks[block].ref_count, how.get(logical)),
+      now: view.refs.blocks.has(block) && event?.seq_id === id,
+    };
+  });
+  return { id, seq, cells, now: view.refs.seqs.has(id) };
+}

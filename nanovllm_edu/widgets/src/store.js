@@ -1,0 +1,151 @@
+// The rows of one model, shared by all of its views, and what can be looked up in them without walking them all.
+
+/** How often a thing happened up to each frame: ascending frame numbers, searched by bisection. */
+export function countUpTo(frames, frame) {
+  let low = 0;
+  let high = frames.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (frames[middle] <= frame) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** An append-only record of rows. Row k-1 leads from frame k-1 to frame k. */
+export class RowStore {
+  constructor(initial) {
+    this.listeners = new Set();
+    this.reset(initial);
+  }
+
+  reset(initial) {
+    this.generation = (this.generation ?? 0) + 1;
+    this.initial = initial;
+    this.rows = [];
+    this.vocab = new Map();
+    this.total = 0;
+    this.stepEnds = [0];              // frames at which a step is over, and the start
+    this.marks = { preemption: [], hit: [], eviction: [] };
+    this.lookups = [];                // frames of prefix lookups
+    this.queries = [];                // … of those that asked the map
+    this.hits = [];
+    this.links = new Map();           // hash → {parent, tokens, seen}
+    this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
+    this.cleared = new Map();         // seq → [{frame, step, table}]
+    this.pieces = new Map();          // seq → [{frame, text} or {frame, cut}]
+    this.learnLinks(initial);
+  }
+
+  /** The start may hold requests already: each full block's parent is the block before it in the table. */
+  learnLinks(state) {
+    for (const seq of Object.values(state?.seqs ?? {})) {
+      let parent = "";
+      for (const id of seq.block_table) {
+        const { hash, token_ids: tokens } = state.blocks[id];
+        if (!hash) break;
+        this.links.set(hash, { parent, tokens, seen: 0 });
+        parent = hash;
+      }
+    }
+  }
+
+  /** Add rows from `start` on; those that are here already are passed over. False if rows in between are missing. */
+  add(start, rows, vocab = {}, total = 0) {
+    for (const [id, text] of Object.entries(vocab)) this.vocab.set(id, text);
+    this.total = Math.max(this.total, total, start + rows.length);
+    if (start > this.rows.length) return false;
+    for (const row of rows.slice(this.rows.length - start)) {
+      this.rows.push(row);
+      this.index(row, this.rows.length);
+    }
+    return true;
+  }
+
+  index(row, frame) {
+    const e = row.e;
+    const append = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
+    if (row.last) this.stepEnds.push(frame);
+    switch (e.kind) {
+      case "RequestPreempted": this.marks.preemption.push(frame); break;
+      case "PrefixReused": this.marks.hit.push(frame); break;
+      case "EntryEvicted": this.marks.eviction.push(frame); break;
+      case "PrefixLookup":
+        this.lookups.push(frame);
+        if (e.outcome !== "last_block") this.queries.push(frame);
+        if (e.outcome.startsWith("hit")) this.hits.push(frame);
+        if (e.hash && e.outcome !== "collision") this.link(e, frame);
+        break;
+      case "BlockRegistered": this.link(e, frame); break;
+      case "BlockTaken": case "BlockShared": case "BlockRevived":
+        append(this.acquired, e.seq_id, { frame, kind: e.kind, logical: e.logical, block: e.block_id });
+        break;
+      case "TableCleared":
+        append(this.cleared, e.seq_id, { frame, step: row.step, table: e.block_table_before });
+        break;
+      case "TokenAppended": append(this.pieces, e.seq_id, { frame, text: row.t ?? "" }); break;
+      case "RequestRestored":
+        if (e.removed_token_ids.length) append(this.pieces, e.seq_id, { frame, cut: e.removed_token_ids.length });
+        break;
+    }
+  }
+
+  link(event, frame) {
+    if (this.links.has(event.hash)) return;
+    this.links.set(event.hash, { parent: event.parent_hash, tokens: event.token_ids, seen: frame });
+  }
+
+  /** The text that a request has generated up to a frame. */
+  textOf(seqId, frame) {
+    const pieces = [];
+    for (const piece of this.pieces.get(seqId) ?? []) {
+      if (piece.frame > frame) break;
+      if (piece.cut) pieces.length -= piece.cut;
+      else pieces.push(piece.text);
+    }
+    return pieces.join("");
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
+  }
+}
+
+/**
+ * Keep a store in step with its model until the signal aborts.
+ * @param {{get: Function, on: Function, off: Function, send: Function}} model
+ */
+export function connectStore(model, signal) {
+  const store = new RowStore(model.get("initial"));
+  let asked = -1;
+  const take = (piece) => {
+    if (!piece || !Array.isArray(piece.rows)) return;
+    if (piece.start === 0 && piece.total < store.rows.length) store.reset(model.get("initial"));
+    if (store.add(piece.start, piece.rows, piece.vocab, piece.total)) asked = -1;
+    else if (asked !== store.rows.length) {   // ask once for what is missing, not for every piece that comes meanwhile
+      asked = store.rows.length;
+      model.send({ action: "resync", have: store.rows.length });
+    }
+    store.changed();
+  };
+  const onChunk = () => take(model.get("chunk"));
+  const onMessage = (message) => {
+    if (message?.type !== "rows") return;
+    take(message);
+    // The answer is on its way in pieces; what a later chunk left open is asked for once it is through.
+    if (store.rows.length < store.total && message.start + message.rows.length >= message.total) onChunk();
+  };
+  const onInitial = () => {
+    store.reset(model.get("initial"));
+    asked = -1;
+    onChunk();
+  };
+  const handlers = [["change:chunk", onChunk], ["msg:custom", onMessage], ["change:initial", onInitial]];
+  for (const [name, handler] of handlers) model.on(name, handler);
+  signal?.addEventListener("abort", () => {
+    for (const [name, handler] of handlers) model.off(name, handler);
+    store.listeners.clear();
+  });
+  onChunk();
+  return store;
+}
