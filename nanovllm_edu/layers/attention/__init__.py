@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .choose import Choice, backend_class, choose, look
 from .interface import AttentionBackend, AttentionBatch, KVCacheSpec
 from .torch_backend import TorchBackend
 
-BACKENDS: dict[str, type[AttentionBackend]] = {"torch": TorchBackend}
-
-__all__ = ["BACKENDS", "AttentionBackend", "AttentionBatch", "KVCacheSpec", "TorchBackend"]
+__all__ = ["AttentionBackend", "AttentionBatch", "Choice", "KVCacheSpec", "TorchBackend", "backend_class", "choose",
+           "look"]

@@ -59,6 +59,7 @@ class AttentionBackend(ABC):
     """
 
     name: ClassVar[str]
+    supports_graphs: ClassVar[bool] = False  # True: has plan_decode, and its decode may be recorded in a CUDA graph
 
     def __init__(self, spec: KVCacheSpec, num_blocks: int) -> None:
         self.spec, self.num_blocks = spec, num_blocks
@@ -66,6 +67,15 @@ class AttentionBackend(ABC):
     @abstractmethod
     def plan(self, batch: AttentionBatch) -> Any:
         """What all layers of the step share (masks, gathers), worked out once."""
+
+    def plan_decode(self, slot_mapping: Tensor, context_lens: Tensor, block_tables: Tensor) -> Any:
+        """The plan of a batch with one new token a request, from tensors on the device and nothing of the host.
+
+        slot_mapping (batch,) int64, context_lens (batch,) int32, block_tables (batch, width) int32. A padded row has
+        slot -1 and context length 0: nothing is stored or read for it, and what comes out of it is anybody's guess.
+        Called while a CUDA graph is recorded, so it works on these very tensors and does not look at their values.
+        """
+        raise NotImplementedError(f"the {self.name} backend plans on the host; supports_graphs says so")
 
     @abstractmethod
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, plan: Any) -> Tensor:
