@@ -80,9 +80,6 @@ class EngineConfig:
 
     def _check_choices(self) -> None:
         _one_of("attention_backend", self.attention_backend, ("auto", "torch", "triton", "flash"))
-        if self.attention_backend in ("triton", "flash"):
-            raise ConfigError(f"attention_backend={self.attention_backend!r} is not available in this version; "
-                              "'torch' (or 'auto') runs on every device and with every block size")
         _one_of("scheduling_policy", self.scheduling_policy, ("prefill_first", "mixed"))
         _one_of("prefix_cache_duplicates", self.prefix_cache_duplicates, ("last", "all"))
         _one_of("pack_weights", self.pack_weights, ("auto", True, False))

@@ -51,7 +51,8 @@ class LLMEngine:
         runner, spec = self.runner, self.runner.spec
         shown = MODEL_NAME if self.config.model is None or name == ENTRY else str(self.config.model)
         return {"name": shown, "device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch."),
-                "attention_backend": runner.backend.name, "weights_packed": runner.pack,
+                "attention_backend": runner.backend.name, "attention_backend_reason": runner.choice.reason,
+                "cuda_graphs": runner.graphs is not None, "weights_packed": runner.pack,
                 "num_layers": spec.num_layers, "num_heads": spec.num_heads, "num_kv_heads": spec.num_kv_heads,
                 "head_dim": spec.head_dim, "vocab_size": runner.model_config.vocab_size,
                 "max_model_len": self.config.max_model_len, "block_size": spec.block_size,
@@ -200,4 +201,5 @@ class LLMEngine:
             return
         for request in list(self._requests.values()):
             self.discard(request)
+        self.runner.close()
         self.runner = self.tokenizer = None

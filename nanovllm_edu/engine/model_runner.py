@@ -1,12 +1,12 @@
-"""From scheduled sequences to tensors, through the model, to one token each.
+"""From scheduled sequences, through the model, to one token each: a model with its KV cache and its device.
 
-The only place where the ledger's block tables meet real tensors. It reads sequences and never changes them.
+`batch.py` makes the tensors of a step, `warm_up.py` and `devices.py` size the cache, `cuda_graphs.py` records decodes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +15,18 @@ from torch import Tensor
 
 from ..config import EngineConfig
 from ..errors import ConfigError
-from ..layers.attention import BACKENDS, AttentionBatch, KVCacheSpec
+from ..layers.attention import AttentionBackend, Choice, KVCacheSpec, backend_class, choose, look
 from ..layers.sampler import Sampled, sample
 from ..loading import Checkpoint
 from ..models import ModelConfig, model_class
 from ..sampling_params import SamplingParams
-from .devices import num_blocks_for, resolve_device, resolve_dtype, should_pack
+from .batch import Batch, prepare, samples, slot_mapping
+from .cuda_graphs import DecodeGraphs, is_decode, record_decode
+from .devices import num_blocks_for, on_device, resolve_device, resolve_dtype, should_pack
 from .sequence import Sequence
+from .warm_up import activation_bytes
 
-
-@dataclass
-class Batch:
-    """One step's input. input_ids, positions: (tokens,) int64. last_rows: (samplers,) rows whose logits are needed."""
-
-    input_ids: Tensor
-    positions: Tensor
-    attention: AttentionBatch
-    last_rows: Tensor
-
-
-def prepare(seqs: Seq[Sequence], block_size: int, device: torch.device) -> Batch:
-    """Flatten the scheduled tokens of all sequences into one batch.
-
-    A sequence computes its tokens num_cached_tokens to num_cached_tokens + num_scheduled_tokens. Chunks of prompts and
-    decodes may be mixed. Only a sequence whose tokens are all computed after this step gets a row in last_rows.
-    """
-    input_ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    cu_seqlens_q, context_lens, last_rows = [0], [], []
-    for seq in seqs:
-        start = seq.num_cached_tokens
-        end = start + seq.num_scheduled_tokens
-        input_ids += seq.token_ids[start:end] if seq.is_prefill else [seq.last_token]
-        positions += range(start, end)
-        slots += slot_mapping(seq.block_table, block_size, start, end)
-        cu_seqlens_q.append(len(input_ids))
-        context_lens.append(end)
-        if end == seq.num_tokens:
-            last_rows.append(len(input_ids) - 1)
-
-    def tensor(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
-
-    attention = AttentionBatch(cu_seqlens_q, context_lens, tensor(slots), [seq.block_table for seq in seqs])
-    return Batch(tensor(input_ids), tensor(positions), attention, tensor(last_rows))
-
-
-def slot_mapping(block_table: list[int], block_size: int, start: int, end: int) -> list[int]:
-    """Physical slots of the tokens start to end: block_table[i // block_size] * block_size + i % block_size each."""
-    slots: list[int] = []
-    while start < end:  # a block at a time
-        offset = start % block_size
-        first = block_table[start // block_size] * block_size + offset
-        count = min(block_size - offset, end - start)
-        slots += range(first, first + count)
-        start += count
-    return slots
+__all__ = ["Batch", "ModelRunner", "prepare", "samples", "slot_mapping"]
 
 
 class ModelRunner:
@@ -89,18 +44,30 @@ class ModelRunner:
             self.model_config = ModelConfig.from_dict(checkpoint.config)
             self.generation_config = {**checkpoint.config, **checkpoint.generation_config}
             _fit_length(config, self.model_config)
+            m = self.model_config
+            self.spec = KVCacheSpec(m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, config.kvcache_block_size,
+                                    self.dtype, self.device)
+            self.choice = choose(config.attention_backend, self.spec, look(self.device))
             self.model = build(self.model_config)
             tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
             checkpoint.check(self.model.expected(), optional=tied)
             self.model.load(lambda name: checkpoint.read(name).to(self.device, self.dtype), self.pack,
                             config.max_model_len, self.dtype, self.device)
-        m = self.model_config
-        self.spec = KVCacheSpec(m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, config.kvcache_block_size,
-                                self.dtype, self.device)
-        config.num_kvcache_blocks = num_blocks_for(config, self.spec, _activation_bytes(config, m, self.dtype))
-        name = "torch" if config.attention_backend == "auto" else config.attention_backend
+        self.graphs: DecodeGraphs | None = None
+        _say(self.choice)
+        with on_device(self.device):
+            self.backend = self._make_backend(config)
+            if self.device.type == "cuda" and self.backend.supports_graphs and not config.enforce_eager:
+                self.graphs = record_decode(self.model, self.backend, config)
+
+    def _make_backend(self, config: EngineConfig) -> AttentionBackend:
+        """The backend with its KV cache, sized after the largest step was measured (CUDA) or guessed (elsewhere)."""
+        build = backend_class(self.choice.name)
+        if config.num_kvcache_blocks is None:
+            config.num_kvcache_blocks = num_blocks_for(config, self.spec, activation_bytes(
+                config, self.model, self.model_config, build, self.spec))
         try:
-            self.backend = BACKENDS[name](self.spec, config.num_kvcache_blocks)
+            return build(self.spec, config.num_kvcache_blocks)
         except RuntimeError as error:  # torch reports memory that it cannot get so
             need = self.spec.bytes_per_block * config.num_kvcache_blocks
             raise ConfigError(f"num_kvcache_blocks={config.num_kvcache_blocks}: {need / 2**30:.1f} GiB for the KV "
@@ -112,17 +79,29 @@ class ModelRunner:
 
         params, uniforms: of those sequences alone (see `samples`).
         """
-        batch = prepare(seqs, self.spec.block_size, self.device)
-        hidden = self.forward(batch)
-        if not params:
-            return Sampled([], [])
-        rows = hidden if hidden.shape[0] == len(params) else hidden.index_select(0, batch.last_rows)
-        return sample(self.model.compute_logits(rows), params, uniforms)
+        with on_device(self.device):
+            batch = prepare(seqs, self.spec.block_size, self.device)
+            hidden = self.forward(batch)
+            if not params:
+                return Sampled([], [])
+            rows = hidden if hidden.shape[0] == len(params) else hidden.index_select(0, batch.last_rows)
+            logits = self.model.compute_logits(rows)
+            if self.device.type == "mps":  # sampling needs float64, which Metal lacks
+                logits = logits.cpu()
+            return sample(logits, params, uniforms)
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states (tokens, hidden) of a batch, its keys and values stored in the cache."""
+        if self.graphs is not None and is_decode(batch.attention):
+            return self.graphs.run(batch.input_ids, batch.positions, batch.attention)
         plan: Any = self.backend.plan(batch.attention)
         return self.model(batch.input_ids, batch.positions, self.backend, plan)
+
+    def close(self) -> None:
+        """Let go of recorded graphs. To be called before a process group is destroyed."""
+        if self.graphs is not None:
+            self.graphs.release()
+            self.graphs = None
 
     def eos_token_ids(self) -> set[int]:
         """The end-of-sequence ids that the checkpoint's configuration names (one, several or none)."""
@@ -130,9 +109,10 @@ class ModelRunner:
         return set() if ids is None else set(ids) if isinstance(ids, list) else {ids}
 
 
-def samples(seq: Sequence) -> bool:
-    """True when the scheduled tokens complete the sequence, so that its last row's logits give a new token."""
-    return seq.num_cached_tokens + seq.num_scheduled_tokens == seq.num_tokens
+def _say(choice: Choice) -> None:
+    """A line in the log; one that is seen without any set-up where a faster backend had to be passed over."""
+    level = logging.WARNING if choice.passed_over else logging.INFO
+    logging.getLogger("nanovllm_edu").log(level, "attention backend: %s (%s)", choice.name, choice.reason)
 
 
 def _fit_length(config: EngineConfig, model: ModelConfig) -> None:
@@ -142,9 +122,3 @@ def _fit_length(config: EngineConfig, model: ModelConfig) -> None:
             raise ConfigError(f"max_model_len={config.max_model_len}: the model knows {limit} positions; "
                               f"ask for at most {limit}")
         config.max_model_len = limit
-
-
-def _activation_bytes(config: EngineConfig, m: ModelConfig, dtype: torch.dtype) -> int:
-    """A generous guess at what the largest step needs beside weights and cache."""
-    row = 6 * m.hidden_size + 3 * m.intermediate_size + 4 * (m.num_heads + 2 * m.num_kv_heads) * m.head_dim
-    return config.max_num_batched_tokens * row * dtype.itemsize + 3 * config.max_num_seqs * m.vocab_size * 4

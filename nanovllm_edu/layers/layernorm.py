@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .compiled import compiled
 from .linear import Reader
+
+
+@compiled
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimension."""
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 class RMSNorm(nn.Module):
@@ -26,4 +33,4 @@ class RMSNorm(nn.Module):
         self.weight = read(f"{self.name}.weight")
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (self.size,), self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)

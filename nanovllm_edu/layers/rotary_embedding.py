@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .compiled import compiled
+
 ROPE_TYPES = ("default", "linear", "llama3")
 
 
@@ -34,6 +36,7 @@ class RotaryEmbedding(nn.Module):
         return self.cos.index_select(0, positions), self.sin.index_select(0, positions)
 
 
+@compiled
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate x of shape (tokens, heads, head_dim)."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

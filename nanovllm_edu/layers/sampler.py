@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..sampling_params import SamplingParams
+from .compiled import compiled
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ def _draw(logits: Tensor, params: list[SamplingParams], uniforms: list[float]) -
     def column(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=logits.device).unsqueeze(1)
 
-    logits = logits / column([p.temperature for p in params])
-    logits = logits - logits.amax(-1, keepdim=True)  # a tiny temperature must not overflow to inf - inf
+    logits = tempered(logits, column([p.temperature for p in params]))
     if any(p.top_k or p.top_p < 1.0 for p in params):
         logits = _keep_top(logits, params)
     if any(p.min_p for p in params):
@@ -52,6 +52,13 @@ def _draw(logits: Tensor, params: list[SamplingParams], uniforms: list[float]) -
     cumulated = logits.softmax(-1).double().cumsum(-1)
     target = torch.tensor(uniforms, dtype=torch.float64, device=logits.device).unsqueeze(1) * cumulated[:, -1:]
     return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp_(max=logits.shape[-1] - 1)
+
+
+@compiled
+def tempered(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """logits / temperature, each row moved so that its largest is 0."""
+    logits = logits / temperatures
+    return logits - logits.amax(-1, keepdim=True)  # a tiny temperature must not overflow to inf - inf
 
 
 def _keep_top(logits: Tensor, params: list[SamplingParams]) -> Tensor:
