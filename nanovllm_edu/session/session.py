@@ -167,27 +167,35 @@ class Session:
     # --- the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while not self._ended:
-            try:
-                command = self._commands.get(timeout=self._patience())
-            except queue.Empty:
-                command = None
-            if isinstance(command, Task):
-                self._busy_until = math.inf
-                command.run(self._on_engine, self._after_call)
-            elif command is not None:
-                command()
-            elif self._running and self._has_work():
-                self._guarded(self._engine_step)
-            del command  # it may hold the engine
-            if self._dirty and time.monotonic() >= self._next_update:
-                self._update()
+        try:
+            while not self._ended:
+                self._turn()
+        except BaseException as error:  # nobody may wait for ever for a thread that is gone
+            _log.exception("the session's thread failed")
+            self._keep(error)
+            self._error = strings.THREAD_FAILED.format(error=repr(error))
+            self._end(strings.DETACHED)
         while not self._commands.empty():  # who came too late still gets an answer
             command = self._commands.get()
             if isinstance(command, Task):
                 command.run(self._on_engine, lambda: None)
             else:
                 command()
+
+    def _turn(self) -> None:
+        """Carry out one command, or one step if there is none, and update the views when it is time."""
+        try:
+            command = self._commands.get(timeout=self._patience())
+        except queue.Empty:
+            command = None
+        if isinstance(command, Task):
+            command.run(self._for_a_cell, self._after_call)
+        elif command is not None:
+            command()
+        elif self._running and self._has_work():
+            self._guarded(self._engine_step)
+        if self._dirty and time.monotonic() >= self._next_update:
+            self._update()
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command before there is something else to do; None is for ever."""
@@ -209,6 +217,10 @@ class Session:
         llm = self._llm()
         return fn() if llm is None else llm._call(fn)
 
+    def _for_a_cell(self, fn: Callable[[], Any]) -> Any:
+        self._busy_until = math.inf
+        return self._on_engine(fn)
+
     def _after_call(self) -> None:
         self._busy_until = time.monotonic() + BUSY_S
         self._dirty = True
@@ -228,10 +240,12 @@ class Session:
         self._dirty = True
 
     def _keep(self, error: BaseException) -> None:
+        """Remember an error with its traceback as text: the frames themselves would hold the engine."""
+        error.add_note("".join(traceback.format_exception(error)))
         self.errors.append(error)
         seen: BaseException | None = error
-        while seen is not None:  # frames would hold the engine
-            traceback.clear_frames(seen.__traceback__)
+        while seen is not None:
+            seen.__traceback__ = None
             seen = seen.__cause__ or seen.__context__
 
     def _collect(self) -> None:

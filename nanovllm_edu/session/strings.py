@@ -10,7 +10,7 @@ TURN_STILL_RUNS = ("The last answer is still being written, so this prompt is a 
 NEW_CONVERSATION = "All requests are aborted, the prefix cache is empty, and a new conversation begins."
 TOO_LONG = " The conversation has become too long: Reset begins a new one."
 STEP_FAILED = "The step failed; every request is as it was before it. {error}"
-COMMAND_FAILED = "{error}"
+THREAD_FAILED = "The session's thread failed, which is a bug: {error}"
 ENGINE_GONE = "The engine is gone: keep it in a variable, as in llm = LLM(...); watch(llm)."
 ENGINE_CLOSED = "The engine was closed. What it did can still be looked at."
 DETACHED = "This view no longer steers the engine. What it did can still be looked at."

@@ -4,13 +4,13 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.ledger import golden
 
 from nanovllm_edu.engine import Scheduler
 from nanovllm_edu.render import picture, sentence, svg
 from nanovllm_edu.render.facts import block_state, counts
 from nanovllm_edu.trace import snapshot
 from nanovllm_edu.trace.recorder import start
+from tests.ledger import golden
 
 EVIL = "<img src=x onerror=alert(1)> & ]]> \x00\x1b[31m \ud800"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,12 +8,12 @@ from itertools import pairwise
 from string import ascii_uppercase
 
 import pytest
-from tests.ledger import golden
 
 from nanovllm_edu.engine import events as ev
 from nanovllm_edu.render import parts, plain, sentence, sentence_text, seq_name, strings
 from nanovllm_edu.trace import record, snapshot
 from nanovllm_edu.trace.recorder import start
+from tests.ledger import golden
 
 TRACES = golden.load()
 HASH = 0x0878ABCD12345678
