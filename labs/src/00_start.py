@@ -13,7 +13,8 @@
 # - what happens when no block is left;
 # - why the second turn of a conversation starts with most of its work done.
 #
-# Run the cells from top to bottom with Shift+Enter. Nothing can break: you can run any cell again.
+# Run the cells from top to bottom with Shift+Enter. Nothing can break, and you can run any cell again. Sections 3 to 6
+# are one run; to play all of it once more, begin with section 2.
 
 # %% [markdown]
 # ## 1 · Look before you run
@@ -120,9 +121,9 @@ def tell(trace, *kinds):
 
 tell(first_steps, events.BlockTaken)
 last = [frame for frame in first_steps.frames if isinstance(frame.event, events.BlockTaken)][-1]
-length = len(last.state["seqs"]["0"]["token_ids"])
+length = len(last.state["seqs"][str(last.event.seq_id)]["token_ids"])
 print(f"\nYour guess: step {my_guess}. It was step {last.step}. "
-      f"A had {length} tokens then, and {length} % 16 == {length % 16}.")
+      f"{seq_name(last.event.seq_id)} had {length} tokens then, and {length} % 16 == {length % 16}.")
 
 # %% [markdown]
 # Prefill took as many blocks as the prompt needs, and no more. Step 1 also produced the first new token, which filled
@@ -170,8 +171,8 @@ replay(sharing, panels=["tables", "pool", "hashes"])
 
 # %%
 tell(sharing, events.PrefixLookup, events.BlockShared, events.RequestScheduled)
-computed = next(event for event in sharing.events if isinstance(event, events.TokensComputed) and event.seq_id == 1)
-print(f"\nYour guess: {my_guess}. B has {len(prompts[1])} prompt tokens, "
+computed = next(event for event in sharing.events if isinstance(event, events.TokensComputed))
+print(f"\nYour guess: {my_guess}. {seq_name(computed.seq_id)} has {len(prompts[1])} prompt tokens, "
       f"and {computed.num_scheduled_tokens_before} of them went through the model.")
 
 # %% [markdown]
@@ -193,7 +194,7 @@ print(f"\nYour guess: {my_guess}. B has {len(prompts[1])} prompt tokens, "
 
 # %% tags=["run"]
 with record(llm) as squeeze:
-    while not llm.scheduler.waiting:
+    while llm.scheduler.running and not llm.scheduler.waiting:
         llm.step()
 
 replay(squeeze, panels=["tables", "queue", "pool"])
@@ -205,10 +206,11 @@ replay(squeeze, panels=["tables", "queue", "pool"])
 
 # %%
 tell(squeeze, events.BlockTaken, events.RequestPreempted, events.TableCleared)
-victim = next(event.seq_id for event in squeeze.events if isinstance(event, events.RequestPreempted))
-waiting = squeeze.frames[-1].state["seqs"][str(victim)]
-print(f"\n{seq_name(victim)} still has its {len(waiting['token_ids'])} tokens, "
-      f"and {waiting['num_cached_tokens']} of them count as computed.")
+for event in squeeze.events:
+    if isinstance(event, events.RequestPreempted):
+        victim = squeeze.frames[-1].state["seqs"][str(event.seq_id)]
+        print(f"\n{seq_name(event.seq_id)} still has its {len(victim['token_ids'])} tokens, "
+              f"and {victim['num_cached_tokens']} of them count as computed.")
 
 # %% [markdown]
 # The newest request gave way: those that have waited longest are not held up. It keeps its tokens and loses its K and
@@ -232,8 +234,7 @@ with record(llm) as finishing:
     while not llm.is_finished():
         llm.step()
 
-for seq_id in range(3):
-    output = llm.outputs.pop(seq_id)
+for seq_id, output in sorted(llm.outputs.items()):
     print(f"{seq_name(seq_id)} ({output.finish_reason}): {output.text}\n")
 
 # %% [markdown]
@@ -248,9 +249,12 @@ replay(finishing, panels=["queue", "tables", "pool"])
 
 # %%
 tell(finishing, events.RequestFinished, events.TableCleared, events.BlockRevived, events.PrefixReused)
-again = next(event for event in finishing.events if isinstance(event, events.PrefixReused))
-print(f"\nOf the {len(waiting['token_ids'])} tokens of {seq_name(victim)}, {again.num_cached_tokens_after} were found "
-      f"in the cache: {len(waiting['token_ids']) - again.num_cached_tokens_after} had to be computed again.")
+for frame in finishing.frames:
+    if isinstance(frame.event, events.PrefixReused):
+        found = frame.event.num_cached_tokens_after
+        length = len(frame.state["seqs"][str(frame.event.seq_id)]["token_ids"])
+        print(f"\nOf the {length} tokens of {seq_name(frame.event.seq_id)}, {found} were found in the cache: "
+              f"{length - found} had to be computed again.")
 
 # %% [markdown]
 # A block goes to the tail of the queue when its ref_count falls to 0, and a table is given back from its last block to
@@ -269,11 +273,11 @@ exercise("free-order").widget()
 
 # %% tags=["run"]
 with record(llm) as fourth:
-    llm.add_request(prompts[3], greedy)
+    fourth_id = llm.add_request(prompts[3], greedy)
     while not llm.is_finished():
         llm.step()
 
-print(llm.outputs.pop(3).text)
+print(llm.outputs[fourth_id].text)
 replay(fourth, panels=["queue", "tables", "hashes"])
 
 # %% [markdown]
@@ -371,7 +375,7 @@ import inspect
 
 from nanovllm_edu.engine import BlockManager
 
-event = [event for event in finishing.events if isinstance(event, events.BlockReleased)][-1]
+event = [event for event in fourth.events if isinstance(event, events.BlockReleased)][-1]
 print(f"{event.at.file}, line {event.at.line}, in {event.at.function}\n")
 print(inspect.getsource(BlockManager.deallocate))
 

@@ -90,6 +90,8 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         kernel.code(AFTER)
         kernel.facts_again = json.loads((folder / "facts.json").read_text())
         kernel.progress_again = kernel.code("print(progress())")
+        kernel.stuttered = kernel.run([nbformat.v4.new_code_cell(cell.source) for cell in with_solutions(lab)
+                                       if cell.cell_type == "code" for _ in range(2)])
         yield kernel
 
 
@@ -129,6 +131,10 @@ def test_again_in_the_same_kernel_with_its_solutions_everything_is_right(ran):
     assert streams(ran.solved, "stderr") == []
     for name in solutions(ran.lab):
         assert f"{name:<14} solved" in ran.progress_again
+
+
+def test_each_cell_may_be_run_twice_in_a_row(ran):
+    assert streams(ran.stuttered, "stderr") == []
 
 
 def test_memory_stays_under_a_gibibyte_and_a_half(ran):
