@@ -1,4 +1,4 @@
-"""The command line: `python -m nanovllm_edu start | doctor | bench`."""
+"""The command line: `python -m nanovllm_edu start | doctor | fuzz | bench`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor()
 
 
+def _fuzz(options: argparse.Namespace) -> int:
+    from nanovllm_edu.fuzz.cli import run_breakages, run_fuzz
+
+    return run_breakages(options.runs or 500) if options.breakages else run_fuzz(options.runs or 20_000, options.seed)
+
+
 def _parser() -> argparse.ArgumentParser:
     about = "See how an LLM engine manages its KV cache. What follows `--` after `start` is passed on to JupyterLab."
     parser = argparse.ArgumentParser(prog="python -m nanovllm_edu", description=about)
@@ -38,7 +44,19 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="what is here, what will be used, and how to mend what is missing")
     doctor.set_defaults(run=_doctor)
+
+    fuzz = commands.add_parser("fuzz", help="random workloads against the ledger, every step judged")
+    fuzz.add_argument("--runs", type=_count, default=None, help="how many (default: 20000; with --breakages 500 each)")
+    fuzz.add_argument("--seed", type=int, default=0, help="the first run's seed; a failure names its own")
+    fuzz.add_argument("--breakages", action="store_true", help="break the ledger line by line and find each breakage")
+    fuzz.set_defaults(run=_fuzz)
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, such as 1000")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,8 @@ def test_a_new_sequence() -> None:
     mine.append(8)
     assert seq.token_ids == [5, 6, 7] and seq.prompt_token_ids == [5, 6, 7] and seq.completion_token_ids == []
     assert seq.status is SequenceStatus.WAITING and not seq.is_finished and seq.is_prefill
-    assert (seq.num_tokens, seq.num_prompt_tokens, seq.num_completion_tokens, len(seq), seq.last_token) == (3, 3, 0, 3, 7)
+    assert (seq.num_tokens, seq.num_prompt_tokens, seq.num_completion_tokens, len(seq)) == (3, 3, 0, 3)
+    assert seq.last_token == 7
     assert (seq.num_cached_tokens, seq.num_scheduled_tokens, seq.block_table, seq.num_preemptions) == (0, 0, [], 0)
     assert (seq.temperature, seq.max_tokens, seq.ignore_eos, seq.cache_salt) == (0.5, 7, True, "a")
     assert seq.sampling_params is params and seq.finish_reason is None and seq.first_hit_tokens is None
