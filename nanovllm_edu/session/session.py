@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..engine import violations
 from ..engine.events import Event
 from ..errors import ConfigError, RequestError
 from ..trace import recorder
@@ -25,10 +24,9 @@ from . import strings
 from .meter import Meter
 from .requests import Requests
 from .tasks import Task
+from .updates import Judge, Subscriber, Views
 
 T = TypeVar("T")
-Subscriber = Callable[[int, dict[str, Any]], None]
-UPDATE_INTERVAL_S = 0.05
 BUSY_S = 0.25       # how long after a cell's call the view says "busy": a loop of calls must not flicker
 KEPT_ERRORS = 50
 
@@ -61,12 +59,11 @@ class Session:
         self._llm = weakref.ref(llm)
         self._commands: queue.SimpleQueue[Task | Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._subscribers: tuple[Subscriber, ...] = ()
         self._requests, self._meter = Requests(tokenizer), Meter()
-        self._running = self._ended = self._dirty = self._nudged = False
+        self._views, self._judge = Views(), Judge()
+        self._running = self._ended = self._nudged = False
         self._error = self._notice = ""
-        self._violations: list[str] = []
-        self._next_update = self._busy_until = self._next_judgement = 0.0
+        self._busy_until = 0.0
         self.errors: deque[BaseException] = deque(maxlen=KEPT_ERRORS)
         self._thread = threading.Thread(target=self._work, name="nanovllm-edu session", daemon=True)
         self._thread.start()
@@ -147,13 +144,11 @@ class Session:
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call ``subscriber(number of events so far, status)`` on the session's thread, at most 20 times a second."""
-        with self._lock:
-            self._subscribers = (*self._subscribers, subscriber)
+        self._views.add(subscriber)
         self._put(self._mark_dirty)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        with self._lock:
-            self._subscribers = tuple(s for s in self._subscribers if s != subscriber)
+        self._views.remove(subscriber)
 
     def _command(self, do: Callable[[], None]) -> None:
         self._put(lambda: self._guarded(do))
@@ -194,20 +189,19 @@ class Session:
             command()
         elif self._running and self._has_work():
             self._guarded(self._engine_step)
-        if self._dirty and time.monotonic() >= self._next_update:
+        if self._views.dirty and self._views.may_be_told:
             self._update()
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command before there is something else to do; None is for ever."""
         if self._running and self._has_work():
             return 0
-        now = time.monotonic()
-        if self._busy_until:
-            if now >= self._busy_until:
-                self._busy_until, self._dirty = 0.0, True
-            elif not self._dirty:
-                return self._busy_until - now
-        return max(0.0, self._next_update - now) if self._dirty else None
+        if self._busy_until and not self._views.dirty:
+            left = self._busy_until - time.monotonic()
+            if left > 0:
+                return left
+            self._busy_until, self._views.dirty = 0.0, True  # it is paused again, and the views should know
+        return self._views.patience if self._views.dirty else None
 
     def _has_work(self) -> bool:
         llm = self._llm()
@@ -223,7 +217,7 @@ class Session:
 
     def _after_call(self) -> None:
         self._busy_until = time.monotonic() + BUSY_S
-        self._dirty = True
+        self._views.dirty = True
         self._collect()
         llm = self._llm()
         if llm is not None and llm.is_closed:
@@ -237,7 +231,7 @@ class Session:
             self._keep(error)
             self._error = str(error) or repr(error)
         self._collect()
-        self._dirty = True
+        self._views.dirty = True
 
     def _keep(self, error: BaseException) -> None:
         """Remember an error with its traceback as text: the frames themselves would hold the engine."""
@@ -320,47 +314,31 @@ class Session:
     def on_event(self, event: Event) -> None:
         """Be the engine's observer: keep count, and update the views when it is time, also in the middle of a step."""
         self._meter.on_event(event)
-        self._dirty = True
+        self._views.dirty = True
         if threading.get_ident() != self.thread_id:
             if not self._nudged:  # somebody works on the scheduler itself, beside the engine
                 self._nudged = True
                 self._put(self._mark_dirty)
-        elif time.monotonic() >= self._next_update:
+        elif self._views.may_be_told:
             self._update(in_step=True)
 
     def _mark_dirty(self) -> None:
-        self._nudged, self._dirty = False, True
+        self._nudged, self._views.dirty = False, True
 
     def _update(self, in_step: bool = False) -> None:
-        """Tell every subscriber how many events there are and what the status is."""
-        self._dirty = False
-        if not in_step:
-            self._judge()
+        """Tell every view how many events there are and what the status is."""
+        self._views.dirty = False
+        llm = self._llm()
+        if llm is not None and not in_step:
+            self._judge.look(llm.scheduler, at_rest=not self._running or llm.is_finished())
         self.status = self._status()
-        total = len(self.trace.events)
-        for subscriber in self._subscribers:
-            try:
-                subscriber(total, self.status)
-            except Exception as error:
-                self._keep(error)
-                _log.exception("a view of the session failed to update")
-        self._next_update = time.monotonic() + UPDATE_INTERVAL_S
-
-    def _judge(self) -> None:
-        """Ask whether the ledger's law holds; rarely where that takes long, but always when coming to rest."""
-        llm, began = self._llm(), time.monotonic()
-        if llm is None or (began < self._next_judgement and self._running and not llm.is_finished()):
-            return
-        try:
-            self._violations = violations(llm.scheduler.block_manager, llm.scheduler.sequences)
-        except Exception as error:  # a learner's own block manager may be in any state
-            self._violations = [f"the ledger can't be read: {error!r}"]
-        now = time.monotonic()
-        self._next_judgement = now + 20 * (now - began)
+        for error in self._views.tell(len(self.trace.events), self.status):
+            _log.error("a view of the session failed to update", exc_info=error)
+            self._keep(error)
 
     def _status(self) -> dict[str, Any]:
         state = ("closed" if self._ended else "running" if self._running
                  else "busy" if time.monotonic() < self._busy_until else "paused")
         return {"state": state, "error": self._error, "notice": self._notice,
                 "tokens_per_second": self._meter.tokens_per_second, "chat": list(self._requests.chat),
-                "violations": list(self._violations), "lookups": self._meter.lookups}
+                "violations": list(self._judge.violations), "lookups": self._meter.lookups}

@@ -22,6 +22,7 @@ from ..trace import Trace
 from .feed import Feed
 
 PANELS = ("pool", "tables", "queue", "hashes", "sequences", "chat")
+LATER = ("timeline", "code", "invariants")
 STATIC = Path(__file__).parent / "static"
 
 
@@ -150,6 +151,8 @@ def check_panels(panels: Iterable[str] | None) -> list[str]:
         return list(PANELS)
     chosen = [panels] if isinstance(panels, str) else list(panels)
     for name in chosen:
+        if name in LATER:
+            raise ConfigError(f"panel {name!r} is not available in this version; panels are: {', '.join(PANELS)}")
         if name not in PANELS:
             close = difflib.get_close_matches(str(name), PANELS, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"panels are: {', '.join(PANELS)}"

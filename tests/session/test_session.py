@@ -13,7 +13,7 @@ from nanovllm_edu import ConfigError, SamplingParams
 from nanovllm_edu.engine import Sequence
 from nanovllm_edu.engine.events import RequestAdded, StepEnded
 from nanovllm_edu.session import Session, session_of
-from nanovllm_edu.session.session import UPDATE_INTERVAL_S
+from nanovllm_edu.session.updates import UPDATE_INTERVAL_S
 from tests.session.fake import FakeLLM
 from tests.session.helpers import assert_follows, eventually, session_threads
 
@@ -327,7 +327,7 @@ def test_updates_come_also_in_the_middle_of_a_step(make) -> None:
     session.submit("abcdefgh", raw=True, max_tokens=4)
     session.settle()
     seen = totals[-1]
-    session._next_update = 0.0
+    session._views._next = 0.0
     session.step()
     eventually(lambda: totals[-1] > seen, "the scheduler's events are seen before the model has run")
     gate.set()

@@ -223,6 +223,7 @@ def test_an_error_of_a_command_reaches_the_page(room) -> None:
 @pytest.mark.parametrize(("panels", "says"), [
     (["pool", "tabels"], "unknown panel 'tabels': did you mean 'tables'?"),
     (["zzz"], "panels are: pool, tables"),
+    (["pool", "timeline"], "'timeline' is not available in this version"),
     ([3], "unknown panel 3"),
     ([], "name at least one"),
 ])
