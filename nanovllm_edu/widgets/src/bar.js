@@ -69,17 +69,16 @@ export function scrubMarks(marks, total, buckets = 200) {
 
 export function createBar(view) {
   const button = (action, label, title, handler, extra = {}) => h("button", {
-    type: "button", class: "nve-button", "data-action": action, title, "aria-label": title, on: { click: handler }, ...extra,
+    type: "button", class: "nve-button", "data-action": action, title, "aria-label": label ? false : title, on: { click: handler }, ...extra,
   }, ICONS[action] ? icon(action) : "", label);
+  const playText = h("span", { text: "Play" });
   const nav = {
     "step-back": button("step-back", "", "Step back (Shift + ←)", () => view.stepBy(-1)),
     "event-back": button("event-back", "", "Event back (←)", () => view.eventBy(-1)),
-    play: button("play", "", "Play (space)", () => view.togglePlay(), { class: "nve-button nve-go" }),
+    play: button("play", playText, "Play (space)", () => view.togglePlay(), { class: "nve-button nve-go" }),
     "event-forward": button("event-forward", "", "Event forward (→)", () => view.eventBy(1)),
     "step-forward": button("step-forward", "", "Step forward (Shift + →)", () => view.stepBy(1)),
   };
-  const playText = h("span", { text: "Play" });
-  nav.play.append(playText);
   const speed = h("select", { class: "nve-speed", "aria-label": "Speed of playback", title: "Events a second", "data-input": "speed" },
     ...[1, 2, 4, 8, 16, 60].map((n) => h("option", { value: n, text: `${n}/s`, selected: n === 4 })));
   speed.addEventListener("change", () => view.setSpeed(Number(speed.value)));
@@ -109,7 +108,6 @@ export function createBar(view) {
       disable(nav.play, end === 0);
       setText(playText, view.playing ? "Stop" : "Play");
       nav.play.querySelector("path").setAttribute("d", ICONS[view.playing ? "stop" : "play"]);
-      setAttr(nav.play, "aria-label", view.playing ? "Stop (space)" : "Play (space)");
       setAttr(nav.play, "title", view.playing ? "Stop (space)" : frame === end && view.live ? "Play the newest step again (space)" : "Play (space)");
       setAttr(range, "max", end);
       if (Number(range.value) !== frame) range.value = String(frame);

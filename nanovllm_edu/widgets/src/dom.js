@@ -126,6 +126,14 @@ export function keepTabStop(container, selector) {
   if (first) first.tabIndex = 0;
 }
 
+/**
+ * Content of a widget that is seen in short form and heard in words. (With an aria-label the seen text would have to
+ * be part of it, piece by piece; so the words are content too, out of sight.)
+ */
+export function faceAndWords(words, ...face) {
+  return [h("span", { class: "nve-spoken", text: words }), h("span", { class: "nve-face", "aria-hidden": "true" }, ...face)];
+}
+
 /** A panel's frame: a heading with a hint, and a body. */
 export function panelFrame(name, title, hint) {
   const id = `nve-${name}-${Math.random().toString(36).slice(2, 9)}`;

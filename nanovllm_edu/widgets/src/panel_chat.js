@@ -28,7 +28,7 @@ function drawTurn(view, node, turn) {
   node.replaceChildren(h("b", { class: "nve-name", text: seqName(turn.id) }),
     h("div", {},
       h("p", { class: turn.typed ? "nve-asked" : "nve-asked nve-prompt" }, kind ? h("small", { text: kind }) : "", turn.prompt),
-      h("p", { class: "nve-reply" }, turn.reply || h("span", { class: "nve-hint", text: turn.status === "WAITING" ? "waiting for its turn" : "…" }),
+      h("p", { class: "nve-reply" }, turn.reply.trimStart() || h("span", { class: "nve-hint", text: turn.status === "WAITING" ? "waiting for its turn" : "…" }),
         turn.status === "RUNNING" ? h("span", { class: "nve-caret", "aria-hidden": "true" }) : "",
         turn.status === "FINISHED" ? h("small", { text: ` ${turn.reason}` }) : "")));
 }

@@ -1,5 +1,5 @@
 // The pool: one tile a physical block, at the place of its id for ever.
-import { h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
+import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
 import { blockState, blockTokens, fillCells, fillOf, isMapped } from "./ledger.js";
 import { count, hueClass, previewTokens, seqName, shortHash } from "./names.js";
 import { blockTag, hashTag, seqTag, swatch, tokenChips } from "./parts.js";
@@ -36,8 +36,9 @@ function describe(view, b) {
 }
 
 function footNodes(b, size) {
-  const letters = b.holders.slice(0, 2).map(({ seq }) => h("b", { class: `nve-letter ${hueClass(seq)}`, text: seqName(seq) }));
-  if (b.holders.length > 2) letters.push(h("b", { class: "nve-letter", text: `+${b.holders.length - 2}` }));
+  const shown = b.holders.length > 2 ? 1 : 2;
+  const letters = b.holders.slice(0, shown).map(({ seq }) => h("b", { class: `nve-letter ${hueClass(seq)}`, text: seqName(seq) }));
+  if (b.holders.length > shown) letters.push(h("b", { class: "nve-letter", text: `+${b.holders.length - shown}` }));
   const label = b.hash
     ? [swatch(b.hash), h(b.mapped ? "code" : "s", { text: shortHash(b.hash) })]
     : [h("span", { text: b.kind === "used" ? `${b.filled}/${size}` : "empty" })];
@@ -55,20 +56,20 @@ function drawTile(view, node, b, tier) {
   setAttr(node, "data-nve-block", b.id);
   const label = describe(view, b);
   setAttr(node, "title", label);
-  setAttr(node, "aria-label", label.replace(/\n/g, ". "));
+  const words = label.replace(/\n/g, ". ");
+  setAttr(node, "aria-label", tier === "small" && words);
   if (tier === "small") return node.replaceChildren();
   const stripes = b.holders.slice(0, 4).map(({ seq }) => h("i", { class: hueClass(seq) }));
   const cells = size <= 16
     ? h("span", { class: "nve-cells", style: `--n:${Math.min(size, 8)}` },
       ...[...b.cells].map((c) => h("i", { class: `nve-c-${c}` })))
     : fillBar(b.cells);
-  node.replaceChildren(
+  node.replaceChildren(...faceAndWords(words,
     h("span", { class: "nve-stripe" }, ...stripes),
     h("span", { class: "nve-id", text: `#${b.id}` }),
     h("span", { class: "nve-ref", text: `×${b.refs}` }),
     cells,
-  );
-  if (tier === "large") node.append(h("span", { class: "nve-foot" }, ...footNodes(b, size)));
+    tier === "large" ? h("span", { class: "nve-foot" }, ...footNodes(b, size)) : ""));
 }
 
 /** Fill as a bar, where single tokens would be too small to see. */
@@ -80,10 +81,10 @@ export function fillBar(cells) {
 }
 
 function legend() {
-  const item = (name, cell, text) => h("span", {}, h("i", { class: `nve-key nve-${name} ${cell}` }), text);
-  return h("span", { class: "nve-legend", "aria-hidden": "true" }, item("used", "", "used"), item("cached", "", "free, cached"),
-    item("free", "", "free"), item("cell", "nve-c-w", "KV written"), item("cell", "nve-c-c", "being computed"),
-    item("cell", "nve-c-r", "not yet"));
+  const item = (name, cell, text) => h("span", {}, h("i", { class: `nve-key ${name} ${cell}` }), text);
+  return h("span", { class: "nve-legend", "aria-hidden": "true" }, item("", "", "used"), item("nve-cached", "", "free, cached"),
+    item("nve-free", "", "free"), item("nve-key-cell", "nve-c-w", "KV written"), item("nve-key-cell", "nve-c-c", "being computed"),
+    item("nve-key-cell", "nve-c-r", "not yet"));
 }
 
 /** Below the grid: the selected block (or that of the event) in words, its tokens as chips. */

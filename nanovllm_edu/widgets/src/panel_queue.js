@@ -1,5 +1,5 @@
 // The free queue: a conveyor. Blocks leave at the head, come back at the tail, and a hit is lifted out of the middle.
-import { h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
+import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
 import { isMapped } from "./ledger.js";
 import { count, previewTokens, shortHash } from "./names.js";
 import { blockTag, hashTag, seqTag, swatch } from "./parts.js";
@@ -31,10 +31,9 @@ function drawItem(view, node, item) {
   const label = item.cached ? `block #${id}, still cached: hash ${item.hash}, “${text}”`
     : `block #${id}, ${item.hash ? "its entry is gone from the map" : "empty"}`;
   setAttr(node, "title", label);
-  setAttr(node, "aria-label", label);
-  node.replaceChildren(h("b", { text: `#${id}` }),
+  node.replaceChildren(...faceAndWords(label, h("b", { text: `#${id}` }),
     item.cached ? swatch(item.hash) : "",
-    h(item.hash && !item.cached ? "s" : "small", { text: item.hash ? shortHash(item.hash) : "–" }));
+    h(item.hash && !item.cached ? "s" : "small", { text: item.hash ? shortHash(item.hash) : "–" })));
 }
 
 function queueNote(view) {
@@ -57,7 +56,7 @@ function queueNote(view) {
 }
 
 export function createQueue(view) {
-  const { node, heading } = panelFrame("queue", "Free queue", "taken at the head, given back at the tail");
+  const { node, heading } = panelFrame("queue", "Free queue", "out at the head, back at the tail");
   const total = h("span", { class: "nve-count" });
   heading.append(total);
   const list = h("div", { class: "nve-queue" });

@@ -1,5 +1,5 @@
 // Block tables: one row a request, logical → physical, and the address translator.
-import { h, keepTabStop, panelFrame, roving, setAttr, setText, syncList } from "./dom.js";
+import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, setText, syncList } from "./dom.js";
 import { fillCells, fillOf, seqIds, translate } from "./ledger.js";
 import { count, hueClass, seqName, tokenText, visibleToken } from "./names.js";
 import { blockTag, seqTag } from "./parts.js";
@@ -20,8 +20,8 @@ export function condition(seq) {
 
 /** The tag in a cell: how the entry came to the table, and whether the block is shared now. */
 export function cellTag(refCount, how) {
-  if (how === "BlockRevived") return refCount > 1 ? "revived, shared" : "revived";
   if (refCount > 1) return "shared";
+  if (how === "BlockRevived") return "revived";
   return how === "BlockShared" ? "hit" : "";
 }
 
@@ -32,19 +32,19 @@ function drawCell(view, node, cell) {
   setAttr(node, "data-physical", cell.block);
   setAttr(node, "data-nve-block", cell.block);
   const full = cell.fill.total === state.block_size;
-  const tag = cell.released ? "given back" : cell.tag;
-  setAttr(node, "aria-label", `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
-    + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`);
+  const tag = cell.released ? "freed" : cell.tag;
+  const words = `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
+    + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`;
   const ticks = state.block_size <= 16
     ? h("span", { class: "nve-cells nve-ticks", style: `--n:${Math.min(state.block_size, 8)}` },
       ...[...cell.cells].map((c, i) => h("i", {
         class: `nve-c-${c}`, "data-position": c === "e" ? false : cell.logical * state.block_size + i,
       })))
     : fillBar(cell.cells);
-  node.replaceChildren(
+  node.replaceChildren(...faceAndWords(words,
     h("small", {}, `L${cell.logical}`, full ? "" : ` ${cell.fill.total}/${state.block_size}`,
       tag ? h("span", { class: "nve-tag", text: tag }) : ""),
-    h("b", { text: `#${cell.block}` }), ticks);
+    h("b", { text: `#${cell.block}` }), ticks));
 }
 
 /** What a row says beside its cells. */
@@ -66,7 +66,8 @@ function drawTableRow(view, node, row) {
   node.className = `nve-row${seq.status === "FINISHED" ? " nve-done" : ""}`;
   setAttr(node, "data-status", seq.status);
   setAttr(chip, "class", `nve-chip ${hueClass(id)}${row.now ? " nve-now" : ""}`);
-  chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: `${condition(seq)} · ${count(seq.token_ids.length, "token")}` }));
+  chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: condition(seq) }),
+    h("small", { text: count(seq.token_ids.length, "token") }));
   syncList(table, row.cells, {
     key: (cell) => cell.logical,
     create: () => h("span", { role: "gridcell", tabindex: "-1" }),

@@ -129,6 +129,14 @@ function keepTabStop(container, selector) {
   if (first) first.tabIndex = 0;
 }
 
+/**
+ * Content of a widget that is seen in short form and heard in words. (With an aria-label the seen text would have to
+ * be part of it, piece by piece; so the words are content too, out of sight.)
+ */
+function faceAndWords(words, ...face) {
+  return [h("span", { class: "nve-spoken", text: words }), h("span", { class: "nve-face", "aria-hidden": "true" }, ...face)];
+}
+
 /** A panel's frame: a heading with a hint, and a body. */
 function panelFrame(name, title, hint) {
   const id = `nve-${name}-${Math.random().toString(36).slice(2, 9)}`;
@@ -428,8 +436,9 @@ function describe(view, b) {
 }
 
 function footNodes(b, size) {
-  const letters = b.holders.slice(0, 2).map(({ seq }) => h("b", { class: `nve-letter ${hueClass(seq)}`, text: seqName(seq) }));
-  if (b.holders.length > 2) letters.push(h("b", { class: "nve-letter", text: `+${b.holders.length - 2}` }));
+  const shown = b.holders.length > 2 ? 1 : 2;
+  const letters = b.holders.slice(0, shown).map(({ seq }) => h("b", { class: `nve-letter ${hueClass(seq)}`, text: seqName(seq) }));
+  if (b.holders.length > shown) letters.push(h("b", { class: "nve-letter", text: `+${b.holders.length - shown}` }));
   const label = b.hash
     ? [swatch(b.hash), h(b.mapped ? "code" : "s", { text: shortHash(b.hash) })]
     : [h("span", { text: b.kind === "used" ? `${b.filled}/${size}` : "empty" })];
@@ -447,20 +456,20 @@ function drawTile(view, node, b, tier) {
   setAttr(node, "data-nve-block", b.id);
   const label = describe(view, b);
   setAttr(node, "title", label);
-  setAttr(node, "aria-label", label.replace(/\n/g, ". "));
+  const words = label.replace(/\n/g, ". ");
+  setAttr(node, "aria-label", tier === "small" && words);
   if (tier === "small") return node.replaceChildren();
   const stripes = b.holders.slice(0, 4).map(({ seq }) => h("i", { class: hueClass(seq) }));
   const cells = size <= 16
     ? h("span", { class: "nve-cells", style: `--n:${Math.min(size, 8)}` },
       ...[...b.cells].map((c) => h("i", { class: `nve-c-${c}` })))
     : fillBar(b.cells);
-  node.replaceChildren(
+  node.replaceChildren(...faceAndWords(words,
     h("span", { class: "nve-stripe" }, ...stripes),
     h("span", { class: "nve-id", text: `#${b.id}` }),
     h("span", { class: "nve-ref", text: `×${b.refs}` }),
     cells,
-  );
-  if (tier === "large") node.append(h("span", { class: "nve-foot" }, ...footNodes(b, size)));
+    tier === "large" ? h("span", { class: "nve-foot" }, ...footNodes(b, size)) : ""));
 }
 
 /** Fill as a bar, where single tokens would be too small to see. */
@@ -472,10 +481,10 @@ function fillBar(cells) {
 }
 
 function legend() {
-  const item = (name, cell, text) => h("span", {}, h("i", { class: `nve-key nve-${name} ${cell}` }), text);
-  return h("span", { class: "nve-legend", "aria-hidden": "true" }, item("used", "", "used"), item("cached", "", "free, cached"),
-    item("free", "", "free"), item("cell", "nve-c-w", "KV written"), item("cell", "nve-c-c", "being computed"),
-    item("cell", "nve-c-r", "not yet"));
+  const item = (name, cell, text) => h("span", {}, h("i", { class: `nve-key ${name} ${cell}` }), text);
+  return h("span", { class: "nve-legend", "aria-hidden": "true" }, item("", "", "used"), item("nve-cached", "", "free, cached"),
+    item("nve-free", "", "free"), item("nve-key-cell", "nve-c-w", "KV written"), item("nve-key-cell", "nve-c-c", "being computed"),
+    item("nve-key-cell", "nve-c-r", "not yet"));
 }
 
 /** Below the grid: the selected block (or that of the event) in words, its tokens as chips. */
@@ -903,17 +912,16 @@ function scrubMarks(marks, total, buckets = 200) {
 
 function createBar(view) {
   const button = (action, label, title, handler, extra = {}) => h("button", {
-    type: "button", class: "nve-button", "data-action": action, title, "aria-label": title, on: { click: handler }, ...extra,
+    type: "button", class: "nve-button", "data-action": action, title, "aria-label": label ? false : title, on: { click: handler }, ...extra,
   }, ICONS[action] ? icon(action) : "", label);
+  const playText = h("span", { text: "Play" });
   const nav = {
     "step-back": button("step-back", "", "Step back (Shift + ←)", () => view.stepBy(-1)),
     "event-back": button("event-back", "", "Event back (←)", () => view.eventBy(-1)),
-    play: button("play", "", "Play (space)", () => view.togglePlay(), { class: "nve-button nve-go" }),
+    play: button("play", playText, "Play (space)", () => view.togglePlay(), { class: "nve-button nve-go" }),
     "event-forward": button("event-forward", "", "Event forward (→)", () => view.eventBy(1)),
     "step-forward": button("step-forward", "", "Step forward (Shift + →)", () => view.stepBy(1)),
   };
-  const playText = h("span", { text: "Play" });
-  nav.play.append(playText);
   const speed = h("select", { class: "nve-speed", "aria-label": "Speed of playback", title: "Events a second", "data-input": "speed" },
     ...[1, 2, 4, 8, 16, 60].map((n) => h("option", { value: n, text: `${n}/s`, selected: n === 4 })));
   speed.addEventListener("change", () => view.setSpeed(Number(speed.value)));
@@ -943,7 +951,6 @@ function createBar(view) {
       disable(nav.play, end === 0);
       setText(playText, view.playing ? "Stop" : "Play");
       nav.play.querySelector("path").setAttribute("d", ICONS[view.playing ? "stop" : "play"]);
-      setAttr(nav.play, "aria-label", view.playing ? "Stop (space)" : "Play (space)");
       setAttr(nav.play, "title", view.playing ? "Stop (space)" : frame === end && view.live ? "Play the newest step again (space)" : "Play (space)");
       setAttr(range, "max", end);
       if (Number(range.value) !== frame) range.value = String(frame);
@@ -1101,7 +1108,7 @@ function drawTurn(view, node, turn) {
   node.replaceChildren(h("b", { class: "nve-name", text: seqName(turn.id) }),
     h("div", {},
       h("p", { class: turn.typed ? "nve-asked" : "nve-asked nve-prompt" }, kind ? h("small", { text: kind }) : "", turn.prompt),
-      h("p", { class: "nve-reply" }, turn.reply || h("span", { class: "nve-hint", text: turn.status === "WAITING" ? "waiting for its turn" : "…" }),
+      h("p", { class: "nve-reply" }, turn.reply.trimStart() || h("span", { class: "nve-hint", text: turn.status === "WAITING" ? "waiting for its turn" : "…" }),
         turn.status === "RUNNING" ? h("span", { class: "nve-caret", "aria-hidden": "true" }) : "",
         turn.status === "FINISHED" ? h("small", { text: ` ${turn.reason}` }) : "")));
 }
@@ -1330,10 +1337,9 @@ function drawItem(view, node, item) {
   const label = item.cached ? `block #${id}, still cached: hash ${item.hash}, “${text}”`
     : `block #${id}, ${item.hash ? "its entry is gone from the map" : "empty"}`;
   setAttr(node, "title", label);
-  setAttr(node, "aria-label", label);
-  node.replaceChildren(h("b", { text: `#${id}` }),
+  node.replaceChildren(...faceAndWords(label, h("b", { text: `#${id}` }),
     item.cached ? swatch(item.hash) : "",
-    h(item.hash && !item.cached ? "s" : "small", { text: item.hash ? shortHash(item.hash) : "–" }));
+    h(item.hash && !item.cached ? "s" : "small", { text: item.hash ? shortHash(item.hash) : "–" })));
 }
 
 function queueNote(view) {
@@ -1356,7 +1362,7 @@ function queueNote(view) {
 }
 
 function createQueue(view) {
-  const { node, heading } = panelFrame("queue", "Free queue", "taken at the head, given back at the tail");
+  const { node, heading } = panelFrame("queue", "Free queue", "out at the head, back at the tail");
   const total = h("span", { class: "nve-count" });
   heading.append(total);
   const list = h("div", { class: "nve-queue" });
@@ -1489,8 +1495,8 @@ function condition(seq) {
 
 /** The tag in a cell: how the entry came to the table, and whether the block is shared now. */
 function cellTag(refCount, how) {
-  if (how === "BlockRevived") return refCount > 1 ? "revived, shared" : "revived";
   if (refCount > 1) return "shared";
+  if (how === "BlockRevived") return "revived";
   return how === "BlockShared" ? "hit" : "";
 }
 
@@ -1501,19 +1507,19 @@ function drawCell(view, node, cell) {
   setAttr(node, "data-physical", cell.block);
   setAttr(node, "data-nve-block", cell.block);
   const full = cell.fill.total === state.block_size;
-  const tag = cell.released ? "given back" : cell.tag;
-  setAttr(node, "aria-label", `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
-    + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`);
+  const tag = cell.released ? "freed" : cell.tag;
+  const words = `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
+    + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`;
   const ticks = state.block_size <= 16
     ? h("span", { class: "nve-cells nve-ticks", style: `--n:${Math.min(state.block_size, 8)}` },
       ...[...cell.cells].map((c, i) => h("i", {
         class: `nve-c-${c}`, "data-position": c === "e" ? false : cell.logical * state.block_size + i,
       })))
     : fillBar(cell.cells);
-  node.replaceChildren(
+  node.replaceChildren(...faceAndWords(words,
     h("small", {}, `L${cell.logical}`, full ? "" : ` ${cell.fill.total}/${state.block_size}`,
       tag ? h("span", { class: "nve-tag", text: tag }) : ""),
-    h("b", { text: `#${cell.block}` }), ticks);
+    h("b", { text: `#${cell.block}` }), ticks));
 }
 
 /** What a row says beside its cells. */
@@ -1535,7 +1541,8 @@ function drawTableRow(view, node, row) {
   node.className = `nve-row${seq.status === "FINISHED" ? " nve-done" : ""}`;
   setAttr(node, "data-status", seq.status);
   setAttr(chip, "class", `nve-chip ${hueClass(id)}${row.now ? " nve-now" : ""}`);
-  chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: `${condition(seq)} · ${count(seq.token_ids.length, "token")}` }));
+  chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: condition(seq) }),
+    h("small", { text: count(seq.token_ids.length, "token") }));
   syncList(table, row.cells, {
     key: (cell) => cell.logical,
     create: () => h("span", { role: "gridcell", tabindex: "-1" }),
