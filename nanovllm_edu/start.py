@@ -149,9 +149,9 @@ def start(folder: Path, jupyter_arguments: Sequence[str] = (), browser: bool = T
     if prepare_only:
         return 0
     command = jupyter_command(folder / FIRST_LAB, jupyter_arguments, browser and not os.environ.get("NO_BROWSER"))
-    if os.name == "posix":
-        sys.stdout.flush()
-        os.execv(command[0], command)  # JupyterLab takes this process's place, and so its Ctrl-C
-    with contextlib.suppress(KeyboardInterrupt):
-        return subprocess.run(command).returncode
-    return 0
+    if os.name != "posix":
+        with contextlib.suppress(KeyboardInterrupt):
+            return subprocess.run(command).returncode
+        return 0
+    sys.stdout.flush()
+    return os.execv(command[0], command)  # JupyterLab takes this process's place, and so its Ctrl-C
