@@ -19,8 +19,9 @@
 # %% [markdown]
 # ## 1 · Look before you run
 #
-# This cell plays a recording of the run that you will do yourself in a moment; no model is loaded for it. Press ▶ to
-# go on by one event, or drag the bar. Read the sentence above the picture, and don't try to understand all of it yet.
+# This cell shows a recording of the run that you will do yourself in a moment; no model is loaded for it. Press
+# **Play**, or go on event by event with the arrow beside it, or drag the bar. Read the sentence above the picture, and
+# don't try to understand all of it yet.
 
 # %%
 from nanovllm_edu import Trace, replay
@@ -200,9 +201,9 @@ with record(llm) as squeeze:
 replay(squeeze, panels=["tables", "queue", "pool"])
 
 # %% [markdown]
-# Drag the bar to its end and step back through the last events; the marks above the bar show where the preemption is.
-# Here is its sentence, among those of the blocks that changed hands before and after it. `num_cached_tokens` counts the
-# tokens of a request whose K and V are in its blocks.
+# Drag the bar to its end and step back through the last events; the red mark above the bar is the preemption. Here is
+# its sentence, among those of the blocks that changed hands before and after it. `num_cached_tokens` counts the tokens
+# of a request whose K and V are in its blocks.
 
 # %%
 tell(squeeze, events.BlockTaken, events.RequestPreempted, events.TableCleared)
@@ -294,8 +295,8 @@ tell(fourth, events.PrefixLookup, events.BlockRevived, events.PrefixReused, even
 # ## 7 · Your own prompt
 #
 # This is the control room of the running engine, with a place to talk. Type a prompt and press **Submit**: it enters as
-# a request and waits. **Step** runs one step, **Run** goes on until you press **Pause**. When the answer is finished,
-# ask something more, and watch the second turn's lookups: most of its prompt is found.
+# a request and waits. **Step engine** runs one step, **Run** goes on until you press **Pause**. When the answer is
+# finished, ask something more, and watch the second turn's lookups: most of its prompt is found.
 
 # %%
 room = watch(llm)

@@ -143,7 +143,9 @@ function render({ model, el }) {
       h("button", { type: "button", class: "nve-ex-quiet", "data-action": "reset", onclick: () => send({ action: "reset" }) },
         "New numbers")),
     parts.verdict, parts.hints);
+    const hadFocus = el.contains(document.activeElement);
     el.replaceChildren(parts.root);
+    if (hadFocus) parts.root.querySelector("input, button:enabled")?.focus(); // else keys would go to the notebook
     shownKey = view.key;
   }
 
