@@ -149,7 +149,8 @@ function disable(button, off) {
 export function eventPlace(row) {
   if (!row) return "start";
   const name = row.e.at?.[1]?.split(".").pop() ?? row.e.kind;
-  const who = Number.isInteger(row.e.seq_id) ? seqName(row.e.seq_id) : "";
+  const { seq_id: seq, block_id: block } = row.e;
+  const who = Number.isInteger(seq) ? seqName(seq) : Number.isInteger(block) ? `#${block}` : "";
   return `step ${row.step} · ${name}(${who})`;
 }
 

@@ -13,11 +13,11 @@ export function poolBlock(state, id, holders = []) {
   const size = state.block_size;
   const kind = blockState(state, id);
   let cells = "e".repeat(size);
-  if (kind === "used" && holders.length) {
+  if (kind === "used" && block.hash) cells = "w".repeat(size);   // registered: full, its keys and values written
+  else if (kind === "used" && holders.length) {
     const fills = holders.map(({ seq, logical }) => fillOf(state.seqs[seq], logical, size));
     cells = fillCells(fills.reduce((a, b) => (b.written > a.written ? b : a)), size);
-  } else if (kind === "used") cells = (block.hash ? "w" : "e").repeat(size);
-  else if (kind === "cached") cells = "k".repeat(size);
+  } else if (kind === "cached") cells = "k".repeat(size);
   const filled = [...cells].filter((c) => c !== "e").length;
   return { id, kind, cells, filled, hash: block.hash, refs: block.ref_count, mapped: isMapped(state, id), holders };
 }

@@ -46,6 +46,8 @@ function queueNote(view) {
     nodes.push(blockTag(event.block_id), " was lifted out", ...between, " for ", seqTag(event.seq_id), ". ");
   } else if (event?.kind === "BlockTaken") {
     nodes.push(blockTag(event.block_id), " left at the head for ", seqTag(event.seq_id), ". ");
+  } else if (event?.kind === "EntryEvicted") {
+    nodes.push(blockTag(event.block_id), "’s entry ", hashTag(event.hash), " left the map: its tokens can’t be found any more. ");
   } else if (event?.kind === "BlockReturned") nodes.push(blockTag(event.block_id), " came back at the tail. ");
   const [head] = state.queue;
   if (head === undefined) return [...nodes, "The queue is empty: whoever needs a block now waits, or the newest running request is preempted."];

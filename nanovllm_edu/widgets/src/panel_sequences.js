@@ -2,6 +2,7 @@
 import { h, panelFrame, setAttr, setText, syncList } from "./dom.js";
 import { seqIds } from "./ledger.js";
 import { count, hueClass, seqName } from "./names.js";
+import { finishReason } from "./story.js";
 
 const FINISHED_CARDS = 12;
 
@@ -11,11 +12,6 @@ export function lanes(state) {
   return { WAITING: state.waiting, RUNNING: state.running, FINISHED: finished };
 }
 
-const REASONS = {
-  eos: "end-of-sequence token", stop: "stop condition", length: "token limit", aborted: "aborted",
-  kv_exhausted: "outgrew the pool",
-};
-
 function reason(state, event, id, lane, place) {
   const seq = state.seqs[id];
   if (event?.seq_id === id) {
@@ -24,8 +20,8 @@ function reason(state, event, id, lane, place) {
     if (event.kind === "RequestAdded") return "just arrived";
     if (event.kind === "RequestScheduled") return event.admitted ? "admitted to this step" : "in this step's batch";
   }
-  if (lane === "FINISHED") return REASONS[seq.finish_reason] ?? seq.finish_reason;
-  if (lane === "WAITING" && seq.block_table.length) return "its prompt is computed in chunks";
+  if (lane === "FINISHED") return finishReason(seq);
+  if (lane === "WAITING" && seq.block_table.length) return "its prefill is under way";
   if (lane === "WAITING") return place === 0 ? "next to be admitted" : "nobody skips the head";
   return place === state.running.length - 1 && place > 0 ? "newest: preempted first" : "";
 }

@@ -4,17 +4,15 @@ import { fillCells, fillOf, seqIds, translate } from "./ledger.js";
 import { count, hueClass, seqName, tokenText, visibleToken } from "./names.js";
 import { blockTag, seqTag } from "./parts.js";
 import { fillBar } from "./panel_pool.js";
-import { acquisitions, lastCleared } from "./story.js";
+import { acquisitions, finishReason, lastCleared } from "./story.js";
 
 const FINISHED_ROWS = 8;   // older finished requests fold away behind a button
 
 /** A request's condition in a word or two. */
 export function condition(seq) {
-  if (seq.status === "FINISHED") return `finished: ${seq.finish_reason || "done"}`;
-  if (seq.status === "WAITING") {
-    if (seq.block_table.length) return "prefill, in chunks";
-    return seq.num_preemptions ? "waiting, preempted" : "waiting";
-  }
+  if (seq.status === "FINISHED") return "finished";
+  if (seq.status === "WAITING" && !seq.block_table.length) return seq.num_preemptions ? "preempted" : "waiting";
+  if (seq.status === "WAITING") return "prefill";
   return seq.is_prefill ? "prefill" : "decode";
 }
 
@@ -54,10 +52,11 @@ function rowNote(view, id, seq) {
   if (walk?.end === "last_block") return ["its last block is never looked up"];
   if (walk?.denied) return [`needs ${count(walk.denied.num_needed_blocks, "block")}, ${walk.denied.num_free_blocks} free: waits`];
   if (seq.block_table.length) return [];
-  if (!cleared) return seq.status === "FINISHED" ? [] : [`needs ${count(Math.ceil(seq.token_ids.length / view.state.block_size), "block")}`];
+  if (!cleared) return seq.status === "FINISHED" ? [finishReason(seq)] : [`needs ${count(Math.ceil(seq.token_ids.length / view.state.block_size), "block")}`];
   const blocks = [...cleared.table].reverse();
   const shown = blocks.slice(0, 8).flatMap((block) => [" ", blockTag(block)]);
-  return ["gave back", ...shown, blocks.length > 8 ? ` and ${blocks.length - 8} more` : "", ` in step ${cleared.step}, last first`];
+  const why = seq.status === "FINISHED" ? `${finishReason(seq)}; gave back` : "gave back";
+  return [why, ...shown, blocks.length > 8 ? ` and ${blocks.length - 8} more` : "", ` in step ${cleared.step}, last first`];
 }
 
 function drawTableRow(view, node, row) {

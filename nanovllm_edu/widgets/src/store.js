@@ -33,7 +33,7 @@ export class RowStore {
     this.links = new Map();           // hash → {parent, tokens, seen}
     this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
     this.cleared = new Map();         // seq → [{frame, step, table}]
-    this.pieces = new Map();          // seq → [{frame, text} or {frame, cut}]
+    this.pieces = new Map();          // seq → [{frame, text}, or {frame, cut}: tokens that a failed step took back]
     this.learnLinks(initial);
   }
 

@@ -56,6 +56,16 @@ export function lastCleared(store, seqId, frame) {
   return (store.cleared.get(seqId) ?? []).findLast((c) => c.frame <= frame) ?? null;
 }
 
+const FINISH_REASONS = {
+  eos: "end-of-sequence token", stop: "stop condition", length: "token limit", aborted: "aborted",
+  kv_exhausted: "outgrew the pool",
+};
+
+/** Why a request ended, in words. */
+export function finishReason(seq) {
+  return FINISH_REASONS[seq.finish_reason] ?? seq.finish_reason;
+}
+
 /** The figures in the header, at the cursor's frame. */
 export function kpis(state, store, frame) {
   return {

@@ -413,11 +413,11 @@ function poolBlock(state, id, holders = []) {
   const size = state.block_size;
   const kind = blockState(state, id);
   let cells = "e".repeat(size);
-  if (kind === "used" && holders.length) {
+  if (kind === "used" && block.hash) cells = "w".repeat(size);   // registered: full, its keys and values written
+  else if (kind === "used" && holders.length) {
     const fills = holders.map(({ seq, logical }) => fillOf(state.seqs[seq], logical, size));
     cells = fillCells(fills.reduce((a, b) => (b.written > a.written ? b : a)), size);
-  } else if (kind === "used") cells = (block.hash ? "w" : "e").repeat(size);
-  else if (kind === "cached") cells = "k".repeat(size);
+  } else if (kind === "cached") cells = "k".repeat(size);
   const filled = [...cells].filter((c) => c !== "e").length;
   return { id, kind, cells, filled, hash: block.hash, refs: block.ref_count, mapped: isMapped(state, id), holders };
 }
@@ -582,7 +582,7 @@ class RowStore {
     this.links = new Map();           // hash → {parent, tokens, seen}
     this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
     this.cleared = new Map();         // seq → [{frame, step, table}]
-    this.pieces = new Map();          // seq → [{frame, text} or {frame, cut}]
+    this.pieces = new Map();          // seq → [{frame, text}, or {frame, cut}: tokens that a failed step took back]
     this.learnLinks(initial);
   }
 
@@ -754,6 +754,16 @@ function acquisitions(store, seqId, tableLength, frame) {
 /** When and what a request last gave back, or null. */
 function lastCleared(store, seqId, frame) {
   return (store.cleared.get(seqId) ?? []).findLast((c) => c.frame <= frame) ?? null;
+}
+
+const FINISH_REASONS = {
+  eos: "end-of-sequence token", stop: "stop condition", length: "token limit", aborted: "aborted",
+  kv_exhausted: "outgrew the pool",
+};
+
+/** Why a request ended, in words. */
+function finishReason(seq) {
+  return FINISH_REASONS[seq.finish_reason] ?? seq.finish_reason;
 }
 
 /** The figures in the header, at the cursor's frame. */
@@ -992,7 +1002,8 @@ function disable(button, off) {
 function eventPlace(row) {
   if (!row) return "start";
   const name = row.e.at?.[1]?.split(".").pop() ?? row.e.kind;
-  const who = Number.isInteger(row.e.seq_id) ? seqName(row.e.seq_id) : "";
+  const { seq_id: seq, block_id: block } = row.e;
+  const who = Number.isInteger(seq) ? seqName(seq) : Number.isInteger(block) ? `#${block}` : "";
   return `step ${row.step} · ${name}(${who})`;
 }
 
@@ -1352,6 +1363,8 @@ function queueNote(view) {
     nodes.push(blockTag(event.block_id), " was lifted out", ...between, " for ", seqTag(event.seq_id), ". ");
   } else if (event?.kind === "BlockTaken") {
     nodes.push(blockTag(event.block_id), " left at the head for ", seqTag(event.seq_id), ". ");
+  } else if (event?.kind === "EntryEvicted") {
+    nodes.push(blockTag(event.block_id), "’s entry ", hashTag(event.hash), " left the map: its tokens can’t be found any more. ");
   } else if (event?.kind === "BlockReturned") nodes.push(blockTag(event.block_id), " came back at the tail. ");
   const [head] = state.queue;
   if (head === undefined) return [...nodes, "The queue is empty: whoever needs a block now waits, or the newest running request is preempted."];
@@ -1404,11 +1417,6 @@ function lanes(state) {
   return { WAITING: state.waiting, RUNNING: state.running, FINISHED: finished };
 }
 
-const REASONS = {
-  eos: "end-of-sequence token", stop: "stop condition", length: "token limit", aborted: "aborted",
-  kv_exhausted: "outgrew the pool",
-};
-
 function reason(state, event, id, lane, place) {
   const seq = state.seqs[id];
   if (event?.seq_id === id) {
@@ -1417,8 +1425,8 @@ function reason(state, event, id, lane, place) {
     if (event.kind === "RequestAdded") return "just arrived";
     if (event.kind === "RequestScheduled") return event.admitted ? "admitted to this step" : "in this step's batch";
   }
-  if (lane === "FINISHED") return REASONS[seq.finish_reason] ?? seq.finish_reason;
-  if (lane === "WAITING" && seq.block_table.length) return "its prompt is computed in chunks";
+  if (lane === "FINISHED") return finishReason(seq);
+  if (lane === "WAITING" && seq.block_table.length) return "its prefill is under way";
   if (lane === "WAITING") return place === 0 ? "next to be admitted" : "nobody skips the head";
   return place === state.running.length - 1 && place > 0 ? "newest: preempted first" : "";
 }
@@ -1485,11 +1493,9 @@ const FINISHED_ROWS = 8;   // older finished requests fold away behind a button
 
 /** A request's condition in a word or two. */
 function condition(seq) {
-  if (seq.status === "FINISHED") return `finished: ${seq.finish_reason || "done"}`;
-  if (seq.status === "WAITING") {
-    if (seq.block_table.length) return "prefill, in chunks";
-    return seq.num_preemptions ? "waiting, preempted" : "waiting";
-  }
+  if (seq.status === "FINISHED") return "finished";
+  if (seq.status === "WAITING" && !seq.block_table.length) return seq.num_preemptions ? "preempted" : "waiting";
+  if (seq.status === "WAITING") return "prefill";
   return seq.is_prefill ? "prefill" : "decode";
 }
 
@@ -1529,10 +1535,11 @@ function rowNote(view, id, seq) {
   if (walk?.end === "last_block") return ["its last block is never looked up"];
   if (walk?.denied) return [`needs ${count(walk.denied.num_needed_blocks, "block")}, ${walk.denied.num_free_blocks} free: waits`];
   if (seq.block_table.length) return [];
-  if (!cleared) return seq.status === "FINISHED" ? [] : [`needs ${count(Math.ceil(seq.token_ids.length / view.state.block_size), "block")}`];
+  if (!cleared) return seq.status === "FINISHED" ? [finishReason(seq)] : [`needs ${count(Math.ceil(seq.token_ids.length / view.state.block_size), "block")}`];
   const blocks = [...cleared.table].reverse();
   const shown = blocks.slice(0, 8).flatMap((block) => [" ", blockTag(block)]);
-  return ["gave back", ...shown, blocks.length > 8 ? ` and ${blocks.length - 8} more` : "", ` in step ${cleared.step}, last first`];
+  const why = seq.status === "FINISHED" ? `${finishReason(seq)}; gave back` : "gave back";
+  return [why, ...shown, blocks.length > 8 ? ` and ${blocks.length - 8} more` : "", ` in step ${cleared.step}, last first`];
 }
 
 function drawTableRow(view, node, row) {
