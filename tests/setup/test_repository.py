@@ -57,6 +57,12 @@ def test_notebooks_are_what_their_sources_give():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_views_file_is_what_its_sources_give():
+    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "build_widgets.py"), "--check"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_what_a_learner_makes_is_ignored():
     for name in ("my_labs/00_start.ipynb", ".venv/pyvenv.cfg"):
         assert subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT).returncode == 0, name
@@ -65,8 +71,9 @@ def test_what_a_learner_makes_is_ignored():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(place)]
-    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    quietly = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *quietly, "-w", str(place), str(ROOT)], check=True,
+                   capture_output=True)
     (path,) = place.glob("*.whl")
     return zipfile.ZipFile(path)
 
