@@ -126,7 +126,9 @@ def prepare_model() -> None:
 
 def jupyter_command(notebook: Path, arguments: Sequence[str] = (), browser: bool = True) -> list[str]:
     """The command that opens JupyterLab on a notebook, with this environment's Python."""
-    command = [sys.executable, "-m", "jupyterlab", str(notebook)]
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={notebook.resolve().parent}"]
+    # Not the notebook as an argument: then the address that JupyterLab prints would lead to its start page.
+    command.append(f"--LabApp.default_url=/lab/tree/{notebook.name}")
     # The lab talks to nobody on the network but the browser, so neither news nor update checks.
     command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"]
     if not browser:

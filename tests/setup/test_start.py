@@ -91,7 +91,9 @@ def test_jupyterlab_opens_lab_00_with_this_python(shipped, tmp_path, monkeypatch
     command_line.main(["start", str(tmp_path / "mine"), "--no-browser", "--", "--port=9999"])
     assert ran["model"] and ran["program"] == sys.executable
     words = ran["words"]  # what execv was given; it never returns to here in earnest
-    assert words[1:4] == ["-m", "jupyterlab", str(tmp_path / "mine" / "00_start.ipynb")]
+    assert words[1:3] == ["-m", "jupyterlab"]
+    assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in words
+    assert "--LabApp.default_url=/lab/tree/00_start.ipynb" in words
     assert "--no-browser" in words and words[-1] == "--port=9999"
 
 
