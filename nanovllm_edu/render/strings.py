@@ -92,7 +92,7 @@ ENGLISH: dict[str, str] = {
                            "is taken again.",
     "TableCleared": "The block table of {seq} is empty: it gave back {blocks}, the last one first. "
                     "`num_cached_tokens {before} → 0`",
-    "BlockForgotten": "The prefix cache is reset: block {block} forgets its tokens and its hash {hash}.",
+    "BlockForgotten": "The prefix cache is reset: block {block} forgets its hash {hash} and its tokens.",
     "LedgerReset": "The ledger was interrupted in the middle of a change, so it begins anew: {n:free block|free "
                    "blocks} of {size:token|tokens}, nothing cached.",
 
