@@ -181,8 +181,27 @@ print(f"\nYour guess: {my_guess}. {seq_name(computed.seq_id)} has {len(prompts[1
 # Sharing works in whole blocks, from the start of the prompt, until the first block that differs. And the last block of
 # a prompt is always computed, for the model needs a token to go on from.
 #
-# Had all three arrived in the same step, nothing would have been shared: a block can be found only after the step that
-# filled it.
+# That A was there first matters: a block can be found only after the step that filled it. To see it, let all three
+# arrive at once. The engine's ledger, the part that keeps account of blocks, runs without a model too; here it gets the
+# same prompts.
+
+# %%
+from nanovllm_edu.exercises.standin import Bench
+
+bench = Bench(num_blocks=16, block_size=16)
+for i in range(3):
+    bench.add(prompts[i], seq_id=i)
+with record(bench.scheduler) as together:
+    bench.step()
+
+
+def count(trace, kind):
+    return sum(isinstance(event, kind) for event in trace.events)
+
+
+print(f"All at once: {count(together, events.BlockShared)} blocks shared, {count(together, events.BlockTaken)} taken.")
+print(f"A first, then B and C: {count(sharing, events.BlockShared)} shared, "
+      f"{count(first_steps, events.BlockTaken) + count(sharing, events.BlockTaken)} taken.")
 
 # %% [markdown]
 # ## 5 · When no block is left
@@ -214,9 +233,9 @@ for event in squeeze.events:
               f"and {victim['num_cached_tokens']} of them count as computed.")
 
 # %% [markdown]
-# The newest request gave way: those that have waited longest are not held up. It keeps its tokens and loses its K and
-# V, which it will compute again at its next turn. What lies in the blocks it gave back is still there, until somebody
-# else takes them. Remember that for section 6.
+# The newest request gave way, so that those before it are not held up. It keeps its tokens and loses its blocks, and
+# with them its K and V. But what lies in these blocks is still there, until somebody else takes them: section 6 will
+# show what that is good for.
 #
 # Now you. This exercise has its own numbers, and it checks at once; a wrong answer costs nothing and tells you what
 # misled it. To answer from a cell instead: `exercise("give-way").check("A")`.
@@ -389,8 +408,9 @@ print(inspect.getsource(BlockManager.deallocate))
 # - Blocks are given back last first, to the tail of the queue, and can be found until they are taken.
 # - So the second turn of a conversation computes little more than what is new.
 #
-# Next is lab 01: why blocks at all? You will measure how much memory is wasted with and without them. This last cell
-# shows your exercises and where your progress is kept; `reset_progress()` from the same module begins anew.
+# The question for next time is why there are blocks at all: how much memory is wasted with them, and how much without?
+# This last cell shows your exercises and where your progress is kept; `reset_progress()` from the same module begins
+# anew.
 
 # %%
 progress("00")
