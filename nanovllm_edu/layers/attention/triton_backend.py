@@ -100,14 +100,15 @@ def power_of_two(size: int) -> int:
 
 
 def tile_sizes(head_dim: int, itemsize: int) -> tuple[int, int]:
-    """Rows of queries and of keys in a tile: fewer where a row is long, so that a tile fits into shared memory.
+    """Rows of queries and of keys in a tile: fewer where a row is long, so that a program fits into shared memory.
 
-    Keys and values of a tile, and the queries, take (2 * keys + rows) * head_dim * itemsize bytes: at most 64 KiB, of
-    which even a T4 has enough.
+    Queries, keys and values of a tile take 3 * side * row bytes; 64 KiB of half precision is what even a T4 has, and
+    fp32 products go through shared memory once more.
     """
     row = max(SMALLEST_TILE, power_of_two(head_dim)) * itemsize
+    room = (64 if itemsize < 4 else 32) << 10
     side = SMALLEST_TILE
-    while side < 64 and 3 * (2 * side) * row <= 64 << 10:
+    while side < 64 and 3 * (2 * side) * row <= room:
         side *= 2
     return side, side
 
