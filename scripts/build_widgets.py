@@ -44,7 +44,7 @@ def build() -> str:
         text = (SOURCES / name).read_text(encoding="utf-8")
         for declared in NAME.findall(text):
             if declared in owner:
-                raise ValueError(f"{declared} is declared in {owner[declared]} and in {name}: give one of them another name")
+                raise ValueError(f"{declared} is declared in {owner[declared]} and in {name}: rename one of them")
             owner[declared] = name
         text = IMPORT.sub("", text)
         text = re.sub(r"^export (?!default )", "", text, flags=re.MULTILINE)

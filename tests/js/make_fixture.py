@@ -66,7 +66,7 @@ def main() -> None:
         drive(scheduler, states, trace, {
             0: (0, SYSTEM + "What is the capital of France?"), 1: (1, SYSTEM + "What is the capital of Italy?"),
             2: (1, "When does water boil?"), 3: (6, SYSTEM + "Why do cats sleep?"),
-            4: (20, SYSTEM + "What is the capital of France? The capital of France is Paris. How many people live there?"),
+            4: (20, SYSTEM + "What is the capital of France?" + ANSWERS[0][:32] + ". How many people live there?"),
         })
     trace = type(trace)(trace.initial, trace.events, trace.info, {token: word for word, token in WORDS.items()})
     feed = Feed(trace)

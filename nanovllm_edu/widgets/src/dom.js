@@ -119,11 +119,14 @@ function inLine(all, at, direction) {
   return best;
 }
 
-/** Exactly one item of a roving container is a tab stop; call it after the items changed. */
+/** Exactly one item of a roving container is a tab stop: the focused one, else the first. Call it after a change. */
 export function keepTabStop(container, selector) {
-  if (container.querySelector(`${selector}[tabindex="0"]`)) return;
+  if (container.contains(container.ownerDocument.activeElement)) {
+    if (container.querySelector(`${selector}[tabindex="0"]`)) return;
+  }
   const first = container.querySelector(selector);
-  if (first) first.tabIndex = 0;
+  for (const item of container.querySelectorAll(`${selector}[tabindex="0"]`)) if (item !== first) item.tabIndex = -1;
+  if (first && first.tabIndex !== 0) first.tabIndex = 0;
 }
 
 /**

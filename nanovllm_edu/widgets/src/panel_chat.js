@@ -56,6 +56,7 @@ export function createChat(view) {
     node.append(form);
   }
   let atEnd = true;
+  let shown = "";
   list.addEventListener("scroll", () => { atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 24; });
   return {
     node,
@@ -69,7 +70,9 @@ export function createChat(view) {
       empty.hidden = items.length > 0;
       list.hidden = !items.length;
       setText(empty, `Nothing was asked yet.${view.live ? " A request that is added in a cell shows here too." : ""}`);
-      if (atEnd) list.scrollTop = list.scrollHeight;
+      const sign = items.map((turn) => `${turn.id}.${turn.reply.length}.${turn.status}`).join();
+      if (atEnd && sign !== shown) list.scrollTop = list.scrollHeight;
+      shown = sign;
       if (form) for (const control of form.elements) control.disabled = view.status.state === "closed";
       setAttr(list, "data-turns", count(items.length, "turn"));
     },

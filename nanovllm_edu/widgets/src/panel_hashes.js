@@ -30,7 +30,7 @@ function drawLink(view, line, { node, lane, verdict }) {
   const blocks = node.kind === "tail" ? node.blocks : [...node.blocks, ...node.copies];
   setAttr(line, "data-nve-block", blocks.length ? blocks.join(" ") : false);
   setAttr(line, "title", `${node.hash ? `hash ${node.hash}\n` : ""}${previewTokens(view.store.vocab, node.tokens, 300)}`);
-  const shown = node.kind === "tail" ? blocks.slice(0, 3) : blocks;
+  const shown = blocks.slice(0, node.kind === "tail" ? 3 : 2);   // a copy or two; a prefix may have many
   line.replaceChildren(
     ...(node.hash ? [swatch(node.hash), h("code", { text: shortHash(node.hash) })] : []),
     ...shown.flatMap((id, i) => [h("b", { class: `nve-blockid${i >= node.blocks.length ? " nve-copy" : ""}`, text: `#${id}` })]),
@@ -68,7 +68,9 @@ function rails(rows) {
 function walkNodes(view) {
   const { walk } = view;
   if (!walk) return [h("span", { class: "nve-hint", text: "No prompt has been looked up yet." })];
+  const skip = walk.lookups.length > 14 ? walk.lookups.length - 10 : 0;   // of a long row of hits the middle is left out
   const steps = walk.lookups.flatMap((lookup, i) => {
+    if (skip && i >= 6 && i < 6 + skip) return i === 6 ? [h("span", { class: "nve-arrow", text: `→ ${count(skip, "hit")} more` })] : [];
     const hit = lookup.outcome.startsWith("hit");
     const last = lookup.outcome === "last_block";
     return [i ? h("span", { class: "nve-arrow", text: "→" }) : "",

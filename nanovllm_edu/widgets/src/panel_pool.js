@@ -2,7 +2,7 @@
 import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
 import { blockState, blockTokens, fillCells, fillOf, isMapped } from "./ledger.js";
 import { count, hueClass, previewTokens, seqName, shortHash } from "./names.js";
-import { blockTag, hashTag, seqTag, swatch, tokenChips } from "./parts.js";
+import { blockTag, cellBoxes, fillBar, hashTag, seqTag, swatch, tokenChips } from "./parts.js";
 
 const LARGE = 160;    // up to here a tile shows its token cells, hash and holders
 const MEDIUM = 512;   // up to here an id and a bar; above, a coloured square
@@ -18,7 +18,7 @@ export function poolBlock(state, id, holders = []) {
     const fills = holders.map(({ seq, logical }) => fillOf(state.seqs[seq], logical, size));
     cells = fillCells(fills.reduce((a, b) => (b.written > a.written ? b : a)), size);
   } else if (kind === "cached") cells = "k".repeat(size);
-  const filled = [...cells].filter((c) => c !== "e").length;
+  const filled = cells.includes("e") ? cells.indexOf("e") : size;   // the empty ones are always last
   return { id, kind, cells, filled, hash: block.hash, refs: block.ref_count, mapped: isMapped(state, id), holders };
 }
 
@@ -54,30 +54,21 @@ function drawTile(view, node, b, tier) {
   setAttr(node, "data-state", b.kind);
   setAttr(node, "data-hash", b.hash);
   setAttr(node, "data-nve-block", b.id);
+  if (tier === "small") {   // thousands of tiles: the long description comes when one is looked at
+    setAttr(node, "aria-label", `block #${b.id}, ${b.kind}, ref_count ${b.refs}`);
+    return node.childElementCount ? node.replaceChildren() : undefined;
+  }
   const label = describe(view, b);
   setAttr(node, "title", label);
   const words = label.replace(/\n/g, ". ");
-  setAttr(node, "aria-label", tier === "small" && words);
-  if (tier === "small") return node.replaceChildren();
   const stripes = b.holders.slice(0, 4).map(({ seq }) => h("i", { class: hueClass(seq) }));
-  const cells = size <= 16
-    ? h("span", { class: "nve-cells", style: `--n:${Math.min(size, 8)}` },
-      ...[...b.cells].map((c) => h("i", { class: `nve-c-${c}` })))
-    : fillBar(b.cells);
+  const cells = size <= (tier === "large" ? 16 : 8) ? cellBoxes(b.cells) : fillBar(b.cells);
   node.replaceChildren(...faceAndWords(words,
     h("span", { class: "nve-stripe" }, ...stripes),
     h("span", { class: "nve-id", text: `#${b.id}` }),
     h("span", { class: "nve-ref", text: `×${b.refs}` }),
     cells,
     tier === "large" ? h("span", { class: "nve-foot" }, ...footNodes(b, size)) : ""));
-}
-
-/** Fill as a bar, where single tokens would be too small to see. */
-export function fillBar(cells) {
-  const share = (letters) => `${(100 * [...cells].filter((c) => letters.includes(c)).length) / cells.length}%`;
-  return h("span", { class: "nve-fillbar" },
-    h("i", { class: "nve-c-w", style: `width:${share("w")}` }), h("i", { class: "nve-c-k", style: `width:${share("k")}` }),
-    h("i", { class: "nve-c-c", style: `width:${share("c")}` }), h("i", { class: "nve-c-r", style: `width:${share("r")}` }));
 }
 
 function legend() {
@@ -112,6 +103,14 @@ export function createPool(view) {
   const inspector = h("div", { class: "nve-inspector" });
   node.append(grid, inspector);
   roving(grid, ".nve-blk");
+  for (const type of ["pointerover", "focusin"]) {
+    grid.addEventListener(type, (event) => {
+      const tile = event.target.closest?.(".nve-blk");
+      if (!tile || grid.dataset.tier !== "small") return;
+      const id = Number(tile.dataset.blockId);
+      setAttr(tile, "title", describe(view, poolBlock(view.state, id, view.owners.get(id))));
+    });
+  }
   return {
     node,
     update() {

@@ -2,10 +2,10 @@
 import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, setText, syncList } from "./dom.js";
 import { fillCells, fillOf, seqIds, translate } from "./ledger.js";
 import { count, hueClass, seqName, tokenText, visibleToken } from "./names.js";
-import { blockTag, seqTag } from "./parts.js";
-import { fillBar } from "./panel_pool.js";
+import { blockTag, cellBoxes, fillBar } from "./parts.js";
 import { acquisitions, finishReason, lastCleared } from "./story.js";
 
+const CELLS_WITH_TOKENS = 400;   // with more table entries than this, a bar stands for an entry's tokens
 const FINISHED_ROWS = 8;   // older finished requests fold away behind a button
 
 /** A request's condition in a word or two. */
@@ -33,12 +33,7 @@ function drawCell(view, node, cell) {
   const tag = cell.released ? "freed" : cell.tag;
   const words = `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
     + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`;
-  const ticks = state.block_size <= 16
-    ? h("span", { class: "nve-cells nve-ticks", style: `--n:${Math.min(state.block_size, 8)}` },
-      ...[...cell.cells].map((c, i) => h("i", {
-        class: `nve-c-${c}`, "data-position": c === "e" ? false : cell.logical * state.block_size + i,
-      })))
-    : fillBar(cell.cells);
+  const ticks = cell.bar ? fillBar(cell.cells) : cellBoxes(cell.cells, cell.logical * state.block_size);
   node.replaceChildren(...faceAndWords(words,
     h("small", {}, `L${cell.logical}`, full ? "" : ` ${cell.fill.total}/${state.block_size}`,
       tag ? h("span", { class: "nve-tag", text: tag }) : ""),
@@ -62,7 +57,7 @@ function rowNote(view, id, seq) {
 function drawTableRow(view, node, row) {
   const { id, seq } = row;
   const [chip, table, note] = node.children;
-  node.className = `nve-row${seq.status === "FINISHED" ? " nve-done" : ""}`;
+  node.className = `nve-row ${hueClass(id)}${seq.status === "FINISHED" ? " nve-done" : ""}`;
   setAttr(node, "data-status", seq.status);
   setAttr(chip, "class", `nve-chip ${hueClass(id)}${row.now ? " nve-now" : ""}`);
   chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: condition(seq) }),
@@ -71,7 +66,7 @@ function drawTableRow(view, node, row) {
     key: (cell) => cell.logical,
     create: () => h("span", { role: "gridcell", tabindex: "-1" }),
     update: (cell, item) => drawCell(view, cell, item),
-    sign: (cell) => `${cell.block}|${cell.cells}|${cell.tag}|${cell.now}|${cell.released}`,
+    sign: (cell) => `${cell.bar}|${cell.block}|${cell.cells}|${cell.tag}|${cell.now}|${cell.released}`,
   });
   table.hidden = !row.cells.length;
   note.replaceChildren(...rowNote(view, id, seq));
@@ -157,13 +152,17 @@ export function createTables(view) {
       empty.hidden = ids.length > 0;
       setAttr(rows, "role", ids.length ? "grid" : false);
       setAttr(rows, "aria-label", ids.length ? "Block tables; arrow keys move among the entries" : false);
-      const items = ids.filter((id) => !folded.has(id)).map((id) => tableRow(view, id));
+      const entries = ids.reduce((n, id) => n + state.seqs[id].block_table.length, 0);
+      const bar = state.block_size > 16 || entries > CELLS_WITH_TOKENS;
+      const items = ids.filter((id) => !folded.has(id)).map((id) => tableRow(view, id, bar));
+      setAttr(rows, "data-many", items.length > 24);
       syncList(rows, items, {
         key: (row) => row.id,
         create: (row) => h("div", { role: "row", "data-seq-id": row.id },
           h("span", { role: "rowheader", "data-nve-seq": row.id }), h("span", { class: "nve-table" }),
           h("span", { class: "nve-note", role: "gridcell" })),
         update: (line, row) => drawTableRow(view, line, row),
+        sign: (row) => row.sign,
       });
       keepTabStop(rows, ".nve-cell");
       translator.update(ids);
@@ -171,7 +170,8 @@ export function createTables(view) {
   };
 }
 
-function tableRow(view, id) {
+/** All that a row shows, and a signature of it. */
+function tableRow(view, id, bar) {
   const { state } = view;
   const seq = state.seqs[id];
   const how = acquisitions(view.store, id, seq.block_table.length, view.frame);
@@ -180,10 +180,14 @@ function tableRow(view, id) {
     const fill = fillOf(seq, logical, state.block_size);
     const released = view.released?.seq === id && logical >= view.released.logical;
     return {
-      logical, block, fill, released, cells: fillCells(fill, state.block_size),
+      logical, block, fill, released, bar, cells: fillCells(fill, state.block_size),
       tag: cellTag(state.blocks[block].ref_count, how.get(logical)),
       now: view.refs.blocks.has(block) && event?.seq_id === id,
     };
   });
-  return { id, seq, cells, now: view.refs.seqs.has(id) };
+  const now = view.refs.seqs.has(id);
+  const walk = view.walk?.seq === id && view.walk.current ? `${view.walk.end}${Boolean(view.walk.denied)}` : "";
+  const sign = `${seq.status}${seq.is_prefill}${seq.token_ids.length}|${now}|${walk}|${lastCleared(view.store, id, view.frame)?.frame}|`
+    + cells.map((c) => `${c.block}.${c.cells}.${c.tag}.${c.now}.${c.released}.${bar}`).join();
+  return { id, seq, cells, now, sign };
 }

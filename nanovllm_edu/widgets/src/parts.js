@@ -35,6 +35,21 @@ export function sentenceNodes(parts) {
   });
 }
 
+/** Token cells: one small box each, in one line up to 8, else in two. `position` numbers them if given. */
+export function cellBoxes(cells, position = null) {
+  return h("span", { class: `nve-cells${cells.length > 8 ? " nve-dense" : ""}`, style: `--n:${Math.min(cells.length, 8)}` },
+    ...[...cells].map((c, i) => h("i", {
+      class: `nve-c-${c}`, "data-position": position === null || c === "e" ? false : position + i,
+    })));
+}
+
+/** Fill as a bar, where single tokens would be too small to see or too many to draw. */
+export function fillBar(cells) {
+  const share = (letter) => `${(100 * [...cells].filter((c) => c === letter).length) / cells.length}%`;
+  return h("span", { class: "nve-fillbar" },
+    ...["w", "k", "c", "r"].map((letter) => h("i", { class: `nve-c-${letter}`, style: `width:${share(letter)}` })));
+}
+
 /** A sentence's parts as plain text. */
 export function sentenceText(parts) {
   return parts.map((part) => (typeof part === "string" ? part : part.text ?? part.code ?? part.b ?? "")).join("");

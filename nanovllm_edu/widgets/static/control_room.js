@@ -122,11 +122,14 @@ function inLine(all, at, direction) {
   return best;
 }
 
-/** Exactly one item of a roving container is a tab stop; call it after the items changed. */
+/** Exactly one item of a roving container is a tab stop: the focused one, else the first. Call it after a change. */
 function keepTabStop(container, selector) {
-  if (container.querySelector(`${selector}[tabindex="0"]`)) return;
+  if (container.contains(container.ownerDocument.activeElement)) {
+    if (container.querySelector(`${selector}[tabindex="0"]`)) return;
+  }
   const first = container.querySelector(selector);
-  if (first) first.tabIndex = 0;
+  for (const item of container.querySelectorAll(`${selector}[tabindex="0"]`)) if (item !== first) item.tabIndex = -1;
+  if (first && first.tabIndex !== 0) first.tabIndex = 0;
 }
 
 /**
@@ -242,6 +245,21 @@ function sentenceNodes(parts) {
     if ("code" in part) return h("code", { text: part.code });
     return h("b", { text: part.b ?? part.text ?? "" });
   });
+}
+
+/** Token cells: one small box each, in one line up to 8, else in two. `position` numbers them if given. */
+function cellBoxes(cells, position = null) {
+  return h("span", { class: `nve-cells${cells.length > 8 ? " nve-dense" : ""}`, style: `--n:${Math.min(cells.length, 8)}` },
+    ...[...cells].map((c, i) => h("i", {
+      class: `nve-c-${c}`, "data-position": position === null || c === "e" ? false : position + i,
+    })));
+}
+
+/** Fill as a bar, where single tokens would be too small to see or too many to draw. */
+function fillBar(cells) {
+  const share = (letter) => `${(100 * [...cells].filter((c) => c === letter).length) / cells.length}%`;
+  return h("span", { class: "nve-fillbar" },
+    ...["w", "k", "c", "r"].map((letter) => h("i", { class: `nve-c-${letter}`, style: `width:${share(letter)}` })));
 }
 
 /** A sentence's parts as plain text. */
@@ -418,7 +436,7 @@ function poolBlock(state, id, holders = []) {
     const fills = holders.map(({ seq, logical }) => fillOf(state.seqs[seq], logical, size));
     cells = fillCells(fills.reduce((a, b) => (b.written > a.written ? b : a)), size);
   } else if (kind === "cached") cells = "k".repeat(size);
-  const filled = [...cells].filter((c) => c !== "e").length;
+  const filled = cells.includes("e") ? cells.indexOf("e") : size;   // the empty ones are always last
   return { id, kind, cells, filled, hash: block.hash, refs: block.ref_count, mapped: isMapped(state, id), holders };
 }
 
@@ -454,30 +472,21 @@ function drawTile(view, node, b, tier) {
   setAttr(node, "data-state", b.kind);
   setAttr(node, "data-hash", b.hash);
   setAttr(node, "data-nve-block", b.id);
+  if (tier === "small") {   // thousands of tiles: the long description comes when one is looked at
+    setAttr(node, "aria-label", `block #${b.id}, ${b.kind}, ref_count ${b.refs}`);
+    return node.childElementCount ? node.replaceChildren() : undefined;
+  }
   const label = describe(view, b);
   setAttr(node, "title", label);
   const words = label.replace(/\n/g, ". ");
-  setAttr(node, "aria-label", tier === "small" && words);
-  if (tier === "small") return node.replaceChildren();
   const stripes = b.holders.slice(0, 4).map(({ seq }) => h("i", { class: hueClass(seq) }));
-  const cells = size <= 16
-    ? h("span", { class: "nve-cells", style: `--n:${Math.min(size, 8)}` },
-      ...[...b.cells].map((c) => h("i", { class: `nve-c-${c}` })))
-    : fillBar(b.cells);
+  const cells = size <= (tier === "large" ? 16 : 8) ? cellBoxes(b.cells) : fillBar(b.cells);
   node.replaceChildren(...faceAndWords(words,
     h("span", { class: "nve-stripe" }, ...stripes),
     h("span", { class: "nve-id", text: `#${b.id}` }),
     h("span", { class: "nve-ref", text: `×${b.refs}` }),
     cells,
     tier === "large" ? h("span", { class: "nve-foot" }, ...footNodes(b, size)) : ""));
-}
-
-/** Fill as a bar, where single tokens would be too small to see. */
-function fillBar(cells) {
-  const share = (letters) => `${(100 * [...cells].filter((c) => letters.includes(c)).length) / cells.length}%`;
-  return h("span", { class: "nve-fillbar" },
-    h("i", { class: "nve-c-w", style: `width:${share("w")}` }), h("i", { class: "nve-c-k", style: `width:${share("k")}` }),
-    h("i", { class: "nve-c-c", style: `width:${share("c")}` }), h("i", { class: "nve-c-r", style: `width:${share("r")}` }));
 }
 
 function legend() {
@@ -512,6 +521,14 @@ function createPool(view) {
   const inspector = h("div", { class: "nve-inspector" });
   node.append(grid, inspector);
   roving(grid, ".nve-blk");
+  for (const type of ["pointerover", "focusin"]) {
+    grid.addEventListener(type, (event) => {
+      const tile = event.target.closest?.(".nve-blk");
+      if (!tile || grid.dataset.tier !== "small") return;
+      const id = Number(tile.dataset.blockId);
+      setAttr(tile, "title", describe(view, poolBlock(view.state, id, view.owners.get(id))));
+    });
+  }
   return {
     node,
     update() {
@@ -1147,6 +1164,7 @@ function createChat(view) {
     node.append(form);
   }
   let atEnd = true;
+  let shown = "";
   list.addEventListener("scroll", () => { atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 24; });
   return {
     node,
@@ -1160,7 +1178,9 @@ function createChat(view) {
       empty.hidden = items.length > 0;
       list.hidden = !items.length;
       setText(empty, `Nothing was asked yet.${view.live ? " A request that is added in a cell shows here too." : ""}`);
-      if (atEnd) list.scrollTop = list.scrollHeight;
+      const sign = items.map((turn) => `${turn.id}.${turn.reply.length}.${turn.status}`).join();
+      if (atEnd && sign !== shown) list.scrollTop = list.scrollHeight;
+      shown = sign;
       if (form) for (const control of form.elements) control.disabled = view.status.state === "closed";
       setAttr(list, "data-turns", count(items.length, "turn"));
     },
@@ -1196,7 +1216,7 @@ function drawLink(view, line, { node, lane, verdict }) {
   const blocks = node.kind === "tail" ? node.blocks : [...node.blocks, ...node.copies];
   setAttr(line, "data-nve-block", blocks.length ? blocks.join(" ") : false);
   setAttr(line, "title", `${node.hash ? `hash ${node.hash}\n` : ""}${previewTokens(view.store.vocab, node.tokens, 300)}`);
-  const shown = node.kind === "tail" ? blocks.slice(0, 3) : blocks;
+  const shown = blocks.slice(0, node.kind === "tail" ? 3 : 2);   // a copy or two; a prefix may have many
   line.replaceChildren(
     ...(node.hash ? [swatch(node.hash), h("code", { text: shortHash(node.hash) })] : []),
     ...shown.flatMap((id, i) => [h("b", { class: `nve-blockid${i >= node.blocks.length ? " nve-copy" : ""}`, text: `#${id}` })]),
@@ -1234,7 +1254,9 @@ function rails(rows) {
 function walkNodes(view) {
   const { walk } = view;
   if (!walk) return [h("span", { class: "nve-hint", text: "No prompt has been looked up yet." })];
+  const skip = walk.lookups.length > 14 ? walk.lookups.length - 10 : 0;   // of a long row of hits the middle is left out
   const steps = walk.lookups.flatMap((lookup, i) => {
+    if (skip && i >= 6 && i < 6 + skip) return i === 6 ? [h("span", { class: "nve-arrow", text: `→ ${count(skip, "hit")} more` })] : [];
     const hit = lookup.outcome.startsWith("hit");
     const last = lookup.outcome === "last_block";
     return [i ? h("span", { class: "nve-arrow", text: "→" }) : "",
@@ -1489,6 +1511,7 @@ function createSequences(view) {
 // ─── panel_tables.js ─────────────────────────────────────────────────────────────────────────────────────
 // Block tables: one row a request, logical → physical, and the address translator.
 
+const CELLS_WITH_TOKENS = 400;   // with more table entries than this, a bar stands for an entry's tokens
 const FINISHED_ROWS = 8;   // older finished requests fold away behind a button
 
 /** A request's condition in a word or two. */
@@ -1516,12 +1539,7 @@ function drawCell(view, node, cell) {
   const tag = cell.released ? "freed" : cell.tag;
   const words = `logical block ${cell.logical} is block ${cell.block}, ${cell.fill.total} of ${state.block_size} `
     + `tokens, ${cell.fill.written} with keys and values written${tag ? `, ${tag}` : ""}`;
-  const ticks = state.block_size <= 16
-    ? h("span", { class: "nve-cells nve-ticks", style: `--n:${Math.min(state.block_size, 8)}` },
-      ...[...cell.cells].map((c, i) => h("i", {
-        class: `nve-c-${c}`, "data-position": c === "e" ? false : cell.logical * state.block_size + i,
-      })))
-    : fillBar(cell.cells);
+  const ticks = cell.bar ? fillBar(cell.cells) : cellBoxes(cell.cells, cell.logical * state.block_size);
   node.replaceChildren(...faceAndWords(words,
     h("small", {}, `L${cell.logical}`, full ? "" : ` ${cell.fill.total}/${state.block_size}`,
       tag ? h("span", { class: "nve-tag", text: tag }) : ""),
@@ -1545,7 +1563,7 @@ function rowNote(view, id, seq) {
 function drawTableRow(view, node, row) {
   const { id, seq } = row;
   const [chip, table, note] = node.children;
-  node.className = `nve-row${seq.status === "FINISHED" ? " nve-done" : ""}`;
+  node.className = `nve-row ${hueClass(id)}${seq.status === "FINISHED" ? " nve-done" : ""}`;
   setAttr(node, "data-status", seq.status);
   setAttr(chip, "class", `nve-chip ${hueClass(id)}${row.now ? " nve-now" : ""}`);
   chip.replaceChildren(h("b", { text: seqName(id) }), h("small", { text: condition(seq) }),
@@ -1554,7 +1572,7 @@ function drawTableRow(view, node, row) {
     key: (cell) => cell.logical,
     create: () => h("span", { role: "gridcell", tabindex: "-1" }),
     update: (cell, item) => drawCell(view, cell, item),
-    sign: (cell) => `${cell.block}|${cell.cells}|${cell.tag}|${cell.now}|${cell.released}`,
+    sign: (cell) => `${cell.bar}|${cell.block}|${cell.cells}|${cell.tag}|${cell.now}|${cell.released}`,
   });
   table.hidden = !row.cells.length;
   note.replaceChildren(...rowNote(view, id, seq));
@@ -1640,13 +1658,17 @@ function createTables(view) {
       empty.hidden = ids.length > 0;
       setAttr(rows, "role", ids.length ? "grid" : false);
       setAttr(rows, "aria-label", ids.length ? "Block tables; arrow keys move among the entries" : false);
-      const items = ids.filter((id) => !folded.has(id)).map((id) => tableRow(view, id));
+      const entries = ids.reduce((n, id) => n + state.seqs[id].block_table.length, 0);
+      const bar = state.block_size > 16 || entries > CELLS_WITH_TOKENS;
+      const items = ids.filter((id) => !folded.has(id)).map((id) => tableRow(view, id, bar));
+      setAttr(rows, "data-many", items.length > 24);
       syncList(rows, items, {
         key: (row) => row.id,
         create: (row) => h("div", { role: "row", "data-seq-id": row.id },
           h("span", { role: "rowheader", "data-nve-seq": row.id }), h("span", { class: "nve-table" }),
           h("span", { class: "nve-note", role: "gridcell" })),
         update: (line, row) => drawTableRow(view, line, row),
+        sign: (row) => row.sign,
       });
       keepTabStop(rows, ".nve-cell");
       translator.update(ids);
@@ -1654,7 +1676,8 @@ function createTables(view) {
   };
 }
 
-function tableRow(view, id) {
+/** All that a row shows, and a signature of it. */
+function tableRow(view, id, bar) {
   const { state } = view;
   const seq = state.seqs[id];
   const how = acquisitions(view.store, id, seq.block_table.length, view.frame);
@@ -1663,12 +1686,16 @@ function tableRow(view, id) {
     const fill = fillOf(seq, logical, state.block_size);
     const released = view.released?.seq === id && logical >= view.released.logical;
     return {
-      logical, block, fill, released, cells: fillCells(fill, state.block_size),
+      logical, block, fill, released, bar, cells: fillCells(fill, state.block_size),
       tag: cellTag(state.blocks[block].ref_count, how.get(logical)),
       now: view.refs.blocks.has(block) && event?.seq_id === id,
     };
   });
-  return { id, seq, cells, now: view.refs.seqs.has(id) };
+  const now = view.refs.seqs.has(id);
+  const walk = view.walk?.seq === id && view.walk.current ? `${view.walk.end}${Boolean(view.walk.denied)}` : "";
+  const sign = `${seq.status}${seq.is_prefill}${seq.token_ids.length}|${now}|${walk}|${lastCleared(view.store, id, view.frame)?.frame}|`
+    + cells.map((c) => `${c.block}.${c.cells}.${c.tag}.${c.now}.${c.released}.${bar}`).join();
+  return { id, seq, cells, now, sign };
 }
 
 // ─── selection.js ────────────────────────────────────────────────────────────────────────────────────────
