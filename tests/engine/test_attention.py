@@ -63,3 +63,36 @@ def test_bytes_per_block():
     spec = KVCacheSpec(30, 9, 3, 64, 16, torch.bfloat16, torch.device("cpu"))
     assert spec.bytes_per_block == 2 * 30 * 3 * 64 * 16 * 2
     assert TorchBackend(spec, 2).kv_cache.nbytes == 2 * spec.bytes_per_block
+
+
+def decodes(tables: list[list[int]], context_lens: list[int], block_size: int = 4):
+    """Sizes of the parts of a plan for decodes alone, held equal to attention by hand on a pool of garbage."""
+    torch.manual_seed(1)
+    spec = KVCacheSpec(1, 6, 2, 8, block_size, torch.float32, torch.device("cpu"))
+    backend = TorchBackend(spec, NUM_BLOCKS)
+    backend.kv_cache.normal_()
+    count = len(tables)
+    q, k, v = (torch.randn(count, n, 8) for n in (6, 2, 2))
+    slots = [slot_mapping(t, block_size, n - 1, n)[0] for t, n in zip(tables, context_lens, strict=True)]
+    plan = backend.plan(AttentionBatch(list(range(count + 1)), context_lens, torch.tensor(slots), tables))
+    got = backend.attend(0, q, k, v, plan)
+    for i, (table, length) in enumerate(zip(tables, context_lens, strict=True)):
+        keys, values = backend.kv_cache[0][:, :, slot_mapping(table, block_size, 0, length)].transpose(1, 2)
+        torch.testing.assert_close(got[i:i + 1], by_hand(q[i:i + 1], keys, values), atol=2e-5, rtol=1e-4)
+    return [getattr(part, "count", 1) for part in plan.parts]
+
+
+@pytest.mark.parametrize("tables,context_lens,parts", [
+    ([[0], [1], [2], [3]], [3, 4, 2, 4], [4]),  # a block each, side by side
+    ([[0, 1], [4, 5], [8, 9]], [7, 7, 7], [3]),  # evenly spaced, all as long: no mask
+    ([[30], [31]], [2, 4], [2]),  # up to the last slot of the pool
+    ([[29, 30], [31]], [5, 4], [1, 1]),  # a view as long as the longer one would reach past the pool
+    ([[0], [1], [5], [6], [7]], [4, 4, 4, 4, 4], [2, 3]),  # a gap begins a new group
+    ([[3], [2], [1]], [4, 4, 4], [1, 1, 1]),  # a view cannot go backwards
+    ([[0, 2], [4, 5], [6, 7]], [6, 6, 6], [1, 2]),  # a scattered one is gathered on its own
+    ([[0], [1, 2, 3], [4]], [2, 12, 2], [1, 1, 1]),  # a long context would pad the short ones
+    ([[4, 5, 6], [7, 8, 9], [10, 11, 12]], [9, 12, 10], [3]),  # several blocks each
+    ([[0, 1], [0, 1, 2]], [6, 9], [1, 1]),  # a shared prefix: runs that begin at one slot
+])
+def test_decodes_that_are_read_together(tables, context_lens, parts):
+    assert decodes(tables, context_lens) == parts
