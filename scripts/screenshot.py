@@ -49,7 +49,7 @@ def show(book: Notebook, width: int = WIDTH) -> View:
     page = book.page
     page.keyboard.press("Control+b")  # the left side bar away
     book.run_all()
-    view = View(page.locator("[data-nve-view]").last)
+    view = View(page.locator("[data-nve-view]").last, book)
     catch_up(book, view)
     page.set_viewport_size({"width": 1600, "height": 1900})
     page.wait_for_timeout(300)

@@ -10,7 +10,7 @@ import pytest
 
 from nanovllm_edu.start import lay_labs
 from tests.browser.jupyter import THEMES, Notebook, Server, chromium, open_page, system_browser
-from tests.browser.view import View
+from tests.browser.view import WATCH, View
 
 HERE = Path(__file__).parent
 
@@ -84,16 +84,17 @@ def notebook(server: Server, browser: Any, request: pytest.FixtureRequest) -> It
 def control_room(notebook: Callable[..., Notebook]) -> Callable[..., tuple[Notebook, View]]:
     """open(*cells, theme="light", width=1400, blocks=16, block_size=16) → a notebook with a live engine and its view.
 
-    `cells` follow one that makes `llm`; by default `watch(llm)` alone.
+    `cells` follow one that makes `llm`; by default `room = watch(llm)` alone. The view is the page's last.
     """
 
     def open_room(*cells: str, theme: str = "light", width: int = 1400, blocks: int = 16, block_size: int = 16,
                   ) -> tuple[Notebook, View]:
         engine = (f"from nanovllm_edu import LLM, SamplingParams, watch, record, replay\nllm = LLM(dtype='float32', "
                   f"kvcache_block_size={block_size}, num_kvcache_blocks={blocks}, max_model_len=1024)")
-        book = notebook([engine, *(cells or ["watch(llm)"])], theme=theme, width=width)
+        book = notebook([engine, *(cells or [WATCH])], theme=theme, width=width)
         book.run_all()
         assert book.errors() == []
-        return book, View(book.page.locator("[data-nve-view]").last)
+        live = book.kernel.ask("'room' in globals()")
+        return book, View(book.page.locator("[data-nve-view]").last, book if live else None)
 
     return open_room

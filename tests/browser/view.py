@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.browser.jupyter import Notebook
 
 READ = """root => ({
   frame: Number(root.dataset.frame),
@@ -53,22 +56,28 @@ SCRUB = f"""async (root, frames) => {{
 
 # The cell of a notebook whose view is compared with the engine.
 WATCH = "room = watch(llm)\nroom"
+COMMANDS = {"step", "run", "pause", "abort", "reset", "submit", "abort-one"}
 
 
-def catch_up(book: Any, view: View) -> int:
-    """Wait until a live view shows all that has happened; the number of events. `book` has its widget as `room`."""
-    total = book.kernel.ask("(room.session.settle(), len(room.trace.events))[1]")
+def catch_up(book: Notebook, view: View) -> int:
+    """Wait until a live view's commands have reached the kernel and their effect the page; the number of events.
+
+    The page and the test's own client talk to the kernel side by side, so a question may overtake a command.
+    """
+    heard = f"sum(action != 'resync' for action in {view.heard})"
+    view.until(lambda: book.kernel.ask(heard) >= view.sent, "the commands to reach the kernel")
+    total = book.kernel.ask(f"({view.name}.session.settle(), len({view.name}.trace.events))[1]")
     view.until_frame(total)
     return total
 
 
-def check(book: Any, view: View) -> None:
+def check(book: Notebook, view: View) -> None:
     """A live view shows all that has happened, and shows what the scheduler's own objects hold."""
     catch_up(book, view)
     assert view.ledger() == book.kernel.ask(LEDGER)
 
 
-def finish(book: Any, view: View) -> None:
+def finish(book: Notebook, view: View) -> None:
     """Run the engine to the end of all its requests, and pause it."""
     view.press("run")
     view.until(lambda: book.kernel.ask("llm.is_finished()"), "the end of all requests")
@@ -78,11 +87,18 @@ def finish(book: Any, view: View) -> None:
 
 
 class View:
-    """One control room on a page; `root` is a Playwright locator of its `data-nve-view`."""
+    """One control room on a page; `root` is a Playwright locator of its `data-nve-view`.
 
-    def __init__(self, root: Any) -> None:
-        self.root, self.page = root, root.page
+    A live one, given its notebook, counts the commands that it sent; `name` is its widget's variable in the kernel.
+    """
+
+    def __init__(self, root: Any, book: Notebook | None = None, name: str = "room") -> None:
+        self.root, self.page, self.name, self.sent = root, root.page, name, 0
         root.wait_for(state="visible", timeout=60_000)
+        if book is not None:
+            self.heard = f"_heard_{id(self)}"
+            book.kernel.run(f"{self.heard} = []\n"
+                            f"{name}.on_msg(lambda widget, content, _: {self.heard}.append(content['action']))")
 
     # --- reading ---
     def read(self) -> dict[str, Any]:
@@ -119,6 +135,7 @@ class View:
 
     def press(self, action: str) -> None:
         self.button(action).click()
+        self.sent += action in COMMANDS
 
     def submit(self, prompt: str, raw: bool | None = None, max_tokens: int | None = None) -> None:
         if raw is not None:
@@ -128,6 +145,7 @@ class View:
         box = self.root.locator("[data-input=prompt]")
         box.fill(prompt)
         box.press("Enter")
+        self.sent += 1
 
     # --- waiting ---
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
