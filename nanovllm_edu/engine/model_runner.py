@@ -51,7 +51,9 @@ class ModelRunner:
             self.model = build(self.model_config)
             tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
             checkpoint.check(self.model.expected(), optional=tied)
-            self.model.load(lambda name: checkpoint.read(name).to(self.device, self.dtype), self.pack,
+            # a copy lets go of the file, of whose pages a packed layer would otherwise hold a second set
+            copy = config.pack_weights is not False
+            self.model.load(lambda name: checkpoint.read(name).to(self.device, self.dtype, copy=copy), self.pack,
                             config.max_model_len, self.dtype, self.device)
         self.graphs: DecodeGraphs | None = None
         _say(self.choice)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -63,6 +66,15 @@ def test_when_weights_are_packed(option, dtype, want):
     if option is True:
         with pytest.raises(ConfigError, match="pack_weights=True needs a CPU"):
             devices.should_pack(option, dtype, torch.device("cuda"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads Linux's list of mapped files")
+def test_weights_stay_in_the_file_only_when_asked(tiny, tmp_path):
+    """Mapped pages are shared by all who read the file; a copy lets go of it."""
+    folder = shutil.copytree(tiny(), tmp_path / "mapped")
+    for option, mapped in (("auto", False), (False, True)):
+        with LLM(folder, dtype="float32", pack_weights=option):
+            assert (str(folder) in Path("/proc/self/maps").read_text()) is mapped
 
 
 def test_pool_size_on_a_cpu(tiny, monkeypatch):
