@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = ["tests/ledger", "tests/trace", "tests/render"]
 TOOLS = {
-    "node": (["node"], "the tests of the views' JavaScript", "Node.js 20 or newer (Debian: apt install nodejs)"),
+    "node": (["node"], "the tests of the views' JavaScript", "Node.js 18 or newer (Debian: apt install nodejs)"),
     "chromium": (
         ["chromium", "chromium-browser", "google-chrome", "chrome"],
         "the tests in a real JupyterLab",
