@@ -129,6 +129,20 @@ export function keepTabStop(container, selector) {
   if (first && first.tabIndex !== 0) first.tabIndex = 0;
 }
 
+/** Let the children of a list slide from their old places to their new ones while `change` rearranges them. */
+export function slide(list, change) {
+  if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return change();
+  const before = new Map([...list.children].map((node) => [node, node.getBoundingClientRect()]));
+  change();
+  for (const node of list.children) {
+    const from = before.get(node);
+    if (!from) continue;
+    const to = node.getBoundingClientRect();
+    const [x, y] = [from.left - to.left, from.top - to.top];
+    if (x || y) node.animate([{ transform: `translate(${x}px, ${y}px)` }, { transform: "none" }], { duration: 200, easing: "ease-out" });
+  }
+}
+
 /**
  * Content of a widget that is seen in short form and heard in words. (With an aria-label the seen text would have to
  * be part of it, piece by piece; so the words are content too, out of sight.)

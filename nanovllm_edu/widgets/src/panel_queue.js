@@ -1,5 +1,5 @@
 // The free queue: a conveyor. Blocks leave at the head, come back at the tail, and a hit is lifted out of the middle.
-import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, syncList } from "./dom.js";
+import { faceAndWords, h, keepTabStop, panelFrame, roving, setAttr, slide, syncList } from "./dom.js";
 import { isMapped } from "./ledger.js";
 import { count, previewTokens, shortHash } from "./names.js";
 import { blockTag, hashTag, seqTag, swatch } from "./parts.js";
@@ -76,13 +76,15 @@ export function createQueue(view) {
       setAttr(list, "role", any ? "listbox" : false);
       setAttr(list, "aria-label", any ? "Free blocks from head to tail; arrow keys move" : false);
       total.textContent = `${view.state.queue.length} of ${view.state.num_blocks}`;
-      syncList(list, items, {
+      const change = () => syncList(list, items, {
         key: (item) => (item.gap ? "gap" : item.id),
         create: (item) => (item.gap ? h("span", { role: "presentation", "aria-hidden": "true" })
           : h("span", { role: "option", "aria-selected": "false", tabindex: "-1", "data-queue-id": item.id })),
         update: (tile, item) => drawItem(view, tile, item),
         sign: (item) => `${item.id}${item.hash}${item.cached}${item.head}${view.refs.blocks.has(item.id) ? event.kind : ""}`,
       });
+      if (Math.abs(view.moved) === 1 && items.length <= 64) slide(list, change);
+      else change();
       keepTabStop(list, ".nve-q:not(.nve-gap)");
       note.replaceChildren(...queueNote(view));
     },

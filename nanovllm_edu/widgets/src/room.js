@@ -177,7 +177,6 @@ class ControlRoom {
     }
     clearTimeout(this.timers.silence);
     this.timers.silence = setTimeout(() => {
-      if (this.status.state === "running" || this.status.state === "busy") return;
       this.localNotice = "The kernel has not answered yet. If it was restarted or is gone, run the cell again; what was recorded can still be scrubbed.";
       this.invalidate();
     }, SILENCE);
@@ -224,6 +223,8 @@ class ControlRoom {
 
   draw() {
     const { frame, store } = this;
+    this.moved = frame - (this.drawn ?? frame);   // 1 or -1: one event was walked, and motion can show it
+    this.drawn = frame;
     this.released = releasing(store.rows, frame);
     this.owners = ownersOf(this.state, this.released);
     this.refs = eventRefs(this.row);

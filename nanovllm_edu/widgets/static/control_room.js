@@ -132,6 +132,20 @@ function keepTabStop(container, selector) {
   if (first && first.tabIndex !== 0) first.tabIndex = 0;
 }
 
+/** Let the children of a list slide from their old places to their new ones while `change` rearranges them. */
+function slide(list, change) {
+  if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return change();
+  const before = new Map([...list.children].map((node) => [node, node.getBoundingClientRect()]));
+  change();
+  for (const node of list.children) {
+    const from = before.get(node);
+    if (!from) continue;
+    const to = node.getBoundingClientRect();
+    const [x, y] = [from.left - to.left, from.top - to.top];
+    if (x || y) node.animate([{ transform: `translate(${x}px, ${y}px)` }, { transform: "none" }], { duration: 200, easing: "ease-out" });
+  }
+}
+
 /**
  * Content of a widget that is seen in short form and heard in words. (With an aria-label the seen text would have to
  * be part of it, piece by piece; so the words are content too, out of sight.)
@@ -1415,13 +1429,15 @@ function createQueue(view) {
       setAttr(list, "role", any ? "listbox" : false);
       setAttr(list, "aria-label", any ? "Free blocks from head to tail; arrow keys move" : false);
       total.textContent = `${view.state.queue.length} of ${view.state.num_blocks}`;
-      syncList(list, items, {
+      const change = () => syncList(list, items, {
         key: (item) => (item.gap ? "gap" : item.id),
         create: (item) => (item.gap ? h("span", { role: "presentation", "aria-hidden": "true" })
           : h("span", { role: "option", "aria-selected": "false", tabindex: "-1", "data-queue-id": item.id })),
         update: (tile, item) => drawItem(view, tile, item),
         sign: (item) => `${item.id}${item.hash}${item.cached}${item.head}${view.refs.blocks.has(item.id) ? event.kind : ""}`,
       });
+      if (Math.abs(view.moved) === 1 && items.length <= 64) slide(list, change);
+      else change();
       keepTabStop(list, ".nve-q:not(.nve-gap)");
       note.replaceChildren(...queueNote(view));
     },
@@ -1976,7 +1992,6 @@ class ControlRoom {
     }
     clearTimeout(this.timers.silence);
     this.timers.silence = setTimeout(() => {
-      if (this.status.state === "running" || this.status.state === "busy") return;
       this.localNotice = "The kernel has not answered yet. If it was restarted or is gone, run the cell again; what was recorded can still be scrubbed.";
       this.invalidate();
     }, SILENCE);
@@ -2023,6 +2038,8 @@ class ControlRoom {
 
   draw() {
     const { frame, store } = this;
+    this.moved = frame - (this.drawn ?? frame);   // 1 or -1: one event was walked, and motion can show it
+    this.drawn = frame;
     this.released = releasing(store.rows, frame);
     this.owners = ownersOf(this.state, this.released);
     this.refs = eventRefs(this.row);
