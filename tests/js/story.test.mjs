@@ -7,7 +7,7 @@ import { turns } from "../../nanovllm_edu/widgets/src/panel_chat.js";
 import { poolBlock } from "../../nanovllm_edu/widgets/src/panel_pool.js";
 import { queueItems } from "../../nanovllm_edu/widgets/src/panel_queue.js";
 import { lanes } from "../../nanovllm_edu/widgets/src/panel_sequences.js";
-import { cellTag, condition } from "../../nanovllm_edu/widgets/src/panel_tables.js";
+import { cellTag, condition, newestToken } from "../../nanovllm_edu/widgets/src/panel_tables.js";
 import { sentenceText } from "../../nanovllm_edu/widgets/src/parts.js";
 import { countUpTo, RowStore } from "../../nanovllm_edu/widgets/src/store.js";
 import { acquisitions, chainNodes, chainRows, eventRefs, kpis, lookupWalk } from "../../nanovllm_edu/widgets/src/story.js";
@@ -201,4 +201,11 @@ test("dark or light is what the page says, the system only where it says nothing
   assert.equal(isDark(body(undefined, "vscode-dark"), false), true);
   assert.equal(isDark(body(undefined, "vscode-light"), true), false);
   assert.equal(isDark(body(undefined), true), true);
+});
+
+test("the address translator begins with the newest computed token of a request that holds blocks", () => {
+  const seq = (table, cached) => ({ block_table: table, num_cached_tokens: cached });
+  assert.deepEqual(newestToken({ seqs: { 0: seq([], 0), 1: seq([3, 1], 7), 2: seq([4], 2) } }, [0, 1, 2]), { seq: 1, position: 6 });
+  assert.deepEqual(newestToken({ seqs: { 0: seq([], 0) } }, [0]), { seq: 0, position: 0 });
+  assert.equal(newestToken({ seqs: {} }, []), null);
 });

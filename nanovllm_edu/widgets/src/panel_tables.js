@@ -72,6 +72,12 @@ function drawTableRow(view, node, row) {
   note.replaceChildren(...rowNote(view, id, seq));
 }
 
+/** Of the first request that holds blocks (else the last one there is) the newest token with keys and values. */
+export function newestToken(state, ids) {
+  const seq = ids.find((id) => state.seqs[id].block_table.length) ?? ids[ids.length - 1];
+  return seq === undefined ? null : { seq, position: Math.max(0, state.seqs[seq].num_cached_tokens - 1) };
+}
+
 /** The address translator: a position of a request → logical block, physical block, offset, slot. */
 function createTranslator(view) {
   const select = h("select", { "aria-label": "Request whose position is translated" });
@@ -98,21 +104,25 @@ function createTranslator(view) {
     }
     out.replaceChildren(...parts);
   };
-  select.addEventListener("change", show);
-  input.addEventListener("input", show);
+  let chosen = false;   // until a person asks for another, it is the newest computed token of the first live request
+  for (const [control, type] of [[select, "change"], [input, "input"]]) {
+    control.addEventListener(type, () => { chosen = true; show(); });
+  }
   return {
     node,
     /** Keep the list of requests; show the given one, else stay. */
     update(ids, pick = null) {
       const listed = [...select.options].map((option) => option.value).join();
       if (listed !== ids.join()) {
-        const chosen = select.value;
+        const before = select.value;
         select.replaceChildren(...ids.map((id) => h("option", { value: id, text: seqName(id) })));
-        if (ids.includes(Number(chosen)) && chosen !== "") select.value = chosen;
+        if (ids.includes(Number(before)) && before !== "") select.value = before;
       }
-      if (pick) {
-        select.value = String(pick.seq);
-        input.value = String(pick.position);
+      if (pick) chosen = true;
+      const at = pick ?? (chosen ? null : newestToken(view.state, ids));
+      if (at) {
+        select.value = String(at.seq);
+        input.value = String(at.position);
       }
       show();
     },
