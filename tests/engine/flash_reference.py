@@ -19,7 +19,7 @@ def check(condition: bool, text: str) -> None:
 
 
 def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
-    check(q.dtype == k.dtype == v.dtype, "query, key and value must have the same dtype")
+    check(q.dtype == k.dtype == v.dtype, "one dtype for queries, keys and values")
     check(q.stride(-1) == k.stride(-1) == v.stride(-1) == 1, "the last dimension must be contiguous")
     check(q.shape[-1] <= 256 and q.shape[-1] % 8 == 0, "head dimension: a multiple of 8, at most 256")
     check(q.shape[-2] % k.shape[-2] == 0, "key heads must divide query heads")
@@ -32,7 +32,7 @@ def check_int32(name: str, x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def check_paged(cache: Tensor, block_table: Tensor, batch: int) -> None:
-    check(cache.dim() == 4 and cache.shape[1] % 256 == 0, "Paged KV cache block size must be divisible by 256")
+    check(cache.dim() == 4 and cache.shape[1] % 256 == 0, "pages hold a multiple of 256 tokens")
     check_int32("block_table", block_table, (batch, block_table.shape[1]))
 
 
@@ -63,7 +63,7 @@ def flash_attn_varlen_func(
     check_heads(q, k, v)
     check(type(max_seqlen_q) is int and type(max_seqlen_k) is int, "the longest lengths are plain numbers")
     batch = cu_seqlens_q.numel() - 1
-    check(batch > 0, "batch size must be positive")
+    check(batch > 0, "a batch holds at least one request")
     check_int32("cu_seqlens_q", cu_seqlens_q, (batch + 1,))
     check_int32("cu_seqlens_k", cu_seqlens_k, (batch + 1,))
     check(q.dim() == 3 and q.shape[0] == cu_seqlens_q[-1], "q must be (total_q, heads, head_dim)")
