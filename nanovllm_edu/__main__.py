@@ -30,6 +30,10 @@ def _fuzz(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.ledger:
+        from nanovllm_edu.ledger_bench import bench_ledger
+
+        return bench_ledger()
     from nanovllm_edu.bench import bench
 
     return bench(options.model, rounds=options.rounds, peer=not options.alone)
@@ -61,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("model", nargs="?", default=None, help="a folder or a hub id (default: the small model)")
     bench.add_argument("--rounds", type=_count, default=3, help="the median of how many is shown (default: 3)")
     bench.add_argument("--alone", action="store_true", help="without transformers, which doubles the memory")
+    bench.add_argument("--ledger", action="store_true", help="the ledger's operations instead, without a model")
     bench.set_defaults(run=_bench)
     return parser
 

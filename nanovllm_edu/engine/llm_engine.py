@@ -141,12 +141,15 @@ class LLMEngine:
         if scheduler.is_finished():
             return StepOutput(scheduler.step, "idle")
         before = {seq.seq_id: (seq, seq.num_tokens) for seq in scheduler.sequences}
+        requests = {seq_id: self._requests[seq_id] for seq_id in before}
         try:
             return self._step()
         except BaseException:
             scheduler.recover(before)
+            self._requests.update(requests)  # some may have been published already
             for seq_id, (_, num_tokens) in before.items():
-                self._requests[seq_id].forget(num_tokens)
+                self.outputs.pop(seq_id, None)
+                requests[seq_id].forget(num_tokens)
             raise
 
     def _step(self) -> StepOutput:
@@ -169,7 +172,7 @@ class LLMEngine:
                 self._stop(request)
             if request.seq.is_finished:
                 done.append(request)
-        # nothing below can fail half-way: outputs are built first and published together
+        # outputs are built first and published together; an interrupt in between takes them back
         output.finished = [request.output() for request in done]
         for finished in output.finished:
             del self._requests[finished.seq_id]
