@@ -613,7 +613,7 @@ class RowStore {
     this.links = new Map();           // hash → {parent, tokens, seen}
     this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
     this.cleared = new Map();         // seq → [{frame, step, table}]
-    this.pieces = new Map();          // seq → [{frame, text}, or {frame, cut}: tokens that a failed step took back]
+    this.pieces = new Map();          // seq → [{frame, text, length}, or {frame, keep}: the length a failed step went back to]
     this.learnLinks(initial);
   }
 
@@ -663,10 +663,10 @@ class RowStore {
       case "TableCleared":
         append(this.cleared, e.seq_id, { frame, step: row.step, table: e.block_table_before });
         break;
-      case "TokenAppended": append(this.pieces, e.seq_id, { frame, text: row.t ?? "" }); break;
-      case "RequestRestored":
-        if (e.removed_token_ids.length) append(this.pieces, e.seq_id, { frame, cut: e.removed_token_ids.length });
+      case "TokenAppended":
+        append(this.pieces, e.seq_id, { frame, text: row.t ?? "", length: e.num_tokens_after });
         break;
+      case "RequestRestored": append(this.pieces, e.seq_id, { frame, keep: e.num_tokens }); break;
     }
   }
 
@@ -680,10 +680,10 @@ class RowStore {
     const pieces = [];
     for (const piece of this.pieces.get(seqId) ?? []) {
       if (piece.frame > frame) break;
-      if (piece.cut) pieces.length -= piece.cut;
-      else pieces.push(piece.text);
+      if (piece.keep === undefined) pieces.push(piece);
+      else while (pieces.length && pieces.at(-1).length > piece.keep) pieces.pop();
     }
-    return pieces.join("");
+    return pieces.map((piece) => piece.text).join("");
   }
 
   changed() {
