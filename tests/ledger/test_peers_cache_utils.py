@@ -230,3 +230,13 @@ def test_kv_cache_invariants() -> None:
     seqs = [admit(manager, [1, 2, 3]), admit(manager, [1, 2, 4])]
     compute(manager, seqs[0])
     assert violations(manager, seqs) == []
+
+
+def test_the_chain_up_to_any_block_at_once() -> None:
+    """The prefix that ends with a late block is there without the earlier ones having been asked for."""
+    manager = BlockManager(4, 2)
+    seq = request([1, 2, 3, 4, 5, 6], block_size=2)
+    late = manager._prefixes.of(seq, 2)
+    assert late.token_ids == (5, 6) and late.parent is manager._prefixes.of(seq, 1)
+    assert late.parent.parent is manager._prefixes.of(seq, 0) and late.parent.parent.parent is None
+    assert late.parent_hash == late.parent.hash and late.parent.parent.parent_hash == -1
