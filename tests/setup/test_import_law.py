@@ -42,6 +42,7 @@ ALLOWED = {
 TOP_LEVEL = {
     "errors": "base", "sampling_params": "base", "config": "base", "llm": "llm",
     "__main__": "command line", "start": "command line", "doctor": "command line", "bench": "command line",
+    "ledger_bench": "command line",
 }
 # One arrow is drawn upward on purpose: `Trace.to_html` is a method that people look for on the trace, and its page is
 # made of widgets. It must be taken inside the function, so that loading traces loads no widgets.
