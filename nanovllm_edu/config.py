@@ -102,9 +102,6 @@ class EngineConfig:
         if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share <= 1 or math.isnan(share):
             raise ConfigError(f"gpu_memory_utilization={share!r}: must be a share above 0 and at most 1, such as 0.9")
         self.tensor_parallel_size = _integer("tensor_parallel_size", self.tensor_parallel_size, 1, "1 is one process")
-        if self.tensor_parallel_size > 1:
-            raise ConfigError(f"tensor_parallel_size={self.tensor_parallel_size} is not available in this version: "
-                              "leave it at 1")
         if self.seed is not None:
             self.seed = _integer("seed", self.seed, 0, "None draws a new seed for each engine")
 

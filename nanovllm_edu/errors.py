@@ -27,5 +27,9 @@ class EngineClosedError(NanoVLLMError, RuntimeError):
     """The engine was closed, so it has no weights and no KV cache any more."""
 
 
+class WorkerError(NanoVLLMError, RuntimeError):
+    """A process of a tensor-parallel engine failed or is gone, and with it the engine: make a new one."""
+
+
 class ModelLoadError(NanoVLLMError, RuntimeError):
     """A checkpoint that is missing, damaged, contradicts itself, or has an architecture that is not built."""

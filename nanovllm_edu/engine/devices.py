@@ -83,7 +83,7 @@ def num_blocks_for(config: EngineConfig, spec: KVCacheSpec, activation_bytes: in
         budget, told = cuda_budget(total, free, config.gpu_memory_utilization, activation_bytes)
     else:
         usable = usable_memory()
-        budget = min(CPU_POOL_BYTES, usable // 8)
+        budget = min(CPU_POOL_BYTES, usable // 8) // config.tensor_parallel_size  # ranks share the machine
         told = f"the smaller of {_mib(CPU_POOL_BYTES)} and an eighth of {_mib(usable)}"
     if budget < spec.bytes_per_block:
         raise ConfigError(f"no room for one KV block of {_mib(spec.bytes_per_block)}: {_mib(max(budget, 0))} left "

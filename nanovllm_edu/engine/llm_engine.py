@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Sequence as Seq
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from ..config import EngineConfig
@@ -35,11 +36,18 @@ class LLMEngine:
         self.config = config
         folder = resolve(config.model)
         self.tokenizer: Tokenizer | None = Tokenizer(folder)
-        self.runner: ModelRunner | None = ModelRunner(config, folder)
+        self.runner: ModelRunner | None = _make_runner(config, folder)
+        try:
+            self._make_ledger(config, folder.name)
+        except BaseException:
+            self.runner.close()
+            raise
+
+    def _make_ledger(self, config: EngineConfig, name: str) -> None:
         eos = self.runner.eos_token_ids() | {self.tokenizer.eos_token_id}
         config.eos_token_ids = frozenset(eos - {None})
         self.scheduler = Scheduler(config, config.block_manager_class or BlockManager, config.observers)
-        self.model_info = self._model_info(folder.name)
+        self.model_info = self._model_info(name)
         self.outputs: dict[int, RequestOutput] = {}
         self._requests: dict[int, Request] = {}
         self._ids = count()
@@ -48,13 +56,14 @@ class LLMEngine:
     def _model_info(self, name: str) -> dict[str, Any]:
         from ..loading.packaged import ENTRY, MODEL_NAME
 
-        runner, spec = self.runner, self.runner.spec
+        runner, spec, model = self.runner, self.runner.spec, self.runner.model_config
         shown = MODEL_NAME if self.config.model is None or name == ENTRY else str(self.config.model)
         return {"name": shown, "device": str(runner.device), "dtype": str(runner.dtype).removeprefix("torch."),
                 "attention_backend": runner.backend.name, "attention_backend_reason": runner.choice.reason,
                 "cuda_graphs": runner.graphs is not None, "weights_packed": runner.pack,
-                "num_layers": spec.num_layers, "num_heads": spec.num_heads, "num_kv_heads": spec.num_kv_heads,
-                "head_dim": spec.head_dim, "vocab_size": runner.model_config.vocab_size,
+                "tensor_parallel_size": runner.ranks.size, "num_layers": model.num_layers,
+                "num_heads": model.num_heads, "num_kv_heads": model.num_kv_heads,
+                "head_dim": model.head_dim, "vocab_size": model.vocab_size,
                 "max_model_len": self.config.max_model_len, "block_size": spec.block_size,
                 "num_blocks": self.config.num_kvcache_blocks, "bytes_per_block": spec.bytes_per_block}
 
@@ -197,6 +206,8 @@ class LLMEngine:
         """Raise EngineClosedError after `close`."""
         if self.runner is None:
             raise EngineClosedError("this LLM was closed, its weights and KV cache are gone: make a new one")
+        if (failure := self.runner.failure) is not None:
+            raise EngineClosedError(f"this LLM can no longer be used: {failure}\nClose it, and make a new one")
 
     def close(self) -> None:
         """Abort what is live and let go of weights, cache and tokenizer. A second call does nothing."""
@@ -206,3 +217,11 @@ class LLMEngine:
             self.discard(request)
         self.runner.close()
         self.runner = self.tokenizer = None
+
+
+def _make_runner(config: EngineConfig, folder: Path) -> ModelRunner:
+    if config.tensor_parallel_size == 1:  # one process: no group, no thread, nothing to be sent
+        return ModelRunner(config, folder)
+    from .tensor_parallel import make_runner
+
+    return make_runner(config, folder)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..config import EngineConfig
 from ..errors import ConfigError
 from ..layers.attention import AttentionBackend, Choice, KVCacheSpec, backend_class, choose, look
+from ..layers.parallel import ALONE, Ranks
 from ..layers.sampler import Sampled, sample
 from ..loading import Checkpoint
 from ..models import ModelConfig, model_class
@@ -32,10 +33,17 @@ __all__ = ["Batch", "ModelRunner", "prepare", "samples", "slot_mapping"]
 class ModelRunner:
     """A loaded model with its KV cache. Fills in config.num_kvcache_blocks and config.max_model_len.
 
+    ranks: the tensor-parallel group; each of its processes has a runner with its share of the heads (see
+    `tensor_parallel.py`). failure: what made this runner unusable, None while it is in order.
     Raises ConfigError for options that do not fit the machine or the model, ModelLoadError for a bad checkpoint.
     """
 
-    def __init__(self, config: EngineConfig, folder: Path) -> None:
+    graphs: DecodeGraphs | None = None
+    ranks: Ranks = ALONE
+    failure: BaseException | None = None
+
+    def __init__(self, config: EngineConfig, folder: Path, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.device = resolve_device(config.device)
         self.dtype = resolve_dtype(config.dtype, self.device)
         self.pack = should_pack(config.pack_weights, self.dtype, self.device)
@@ -45,18 +53,21 @@ class ModelRunner:
             self.generation_config = {**checkpoint.config, **checkpoint.generation_config}
             _fit_length(config, self.model_config)
             m = self.model_config
-            self.spec = KVCacheSpec(m.num_layers, m.num_heads, m.num_kv_heads, m.head_dim, config.kvcache_block_size,
-                                    self.dtype, self.device)
+            self.spec = KVCacheSpec(m.num_layers, m.num_heads // ranks.size, max(1, m.num_kv_heads // ranks.size),
+                                    m.head_dim, config.kvcache_block_size, self.dtype, self.device)
             self.choice = choose(config.attention_backend, self.spec, look(self.device))
-            self.model = build(self.model_config)
+            self.model = build(self.model_config, ranks)
             tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
             checkpoint.check(self.model.expected(), optional=tied)
             # a copy lets go of the file, of whose pages a packed layer would otherwise hold a second set
             copy = config.pack_weights is not False
-            self.model.load(lambda name: checkpoint.read(name).to(self.device, self.dtype, copy=copy), self.pack,
-                            config.max_model_len, self.dtype, self.device)
-        self.graphs: DecodeGraphs | None = None
-        _say(self.choice)
+
+            def read(name: str, index: Any = slice(None)) -> Tensor:
+                return checkpoint.read(name)[index].to(self.device, self.dtype, copy=copy)
+
+            self.model.load(read, self.pack, config.max_model_len, self.dtype, self.device)
+        if ranks.rank == 0:
+            _say(self.choice)
         with on_device(self.device):
             self.backend = self._make_backend(config)
             if self.device.type == "cuda" and self.backend.supports_graphs and not config.enforce_eager:
@@ -68,6 +79,7 @@ class ModelRunner:
         if config.num_kvcache_blocks is None:
             config.num_kvcache_blocks = num_blocks_for(config, self.spec, activation_bytes(
                 config, self.model, self.model_config, build, self.spec))
+        config.num_kvcache_blocks = self.ranks.smallest(config.num_kvcache_blocks)  # one ledger serves all
         try:
             return build(self.spec, config.num_kvcache_blocks)
         except RuntimeError as error:  # torch reports memory that it cannot get so
@@ -81,16 +93,28 @@ class ModelRunner:
 
         params, uniforms: of those sequences alone (see `samples`).
         """
+        logits = self.compute(seqs)
+        if logits is None:
+            return Sampled([], [])
+        if self.device.type == "mps":  # sampling needs float64, which Metal lacks
+            logits = logits.cpu()
+        with on_device(self.device):
+            return sample(logits, params, uniforms)
+
+    @torch.inference_mode()
+    def compute(self, seqs: Seq[Sequence]) -> Tensor | None:
+        """Logits (samplers, vocab_size) of the sequences that are complete after this step; None if none is.
+
+        In a tensor-parallel group, every rank computes the same sequences, and rank 0 alone gets the logits.
+        """
         with on_device(self.device):
             batch = prepare(seqs, self.spec.block_size, self.device)
             hidden = self.forward(batch)
-            if not params:
-                return Sampled([], [])
-            rows = hidden if hidden.shape[0] == len(params) else hidden.index_select(0, batch.last_rows)
-            logits = self.model.compute_logits(rows)
-            if self.device.type == "mps":  # sampling needs float64, which Metal lacks
-                logits = logits.cpu()
-            return sample(logits, params, uniforms)
+            samplers = batch.last_rows.shape[0]
+            if samplers == 0:
+                return None
+            rows = hidden if hidden.shape[0] == samplers else hidden.index_select(0, batch.last_rows)
+            return self.model.compute_logits(rows)
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states (tokens, hidden) of a batch, its keys and values stored in the cache."""

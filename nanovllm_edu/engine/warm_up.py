@@ -57,7 +57,9 @@ def largest_step(config: EngineConfig, model: Any, m: ModelConfig, backend: type
     rows = config.max_num_seqs
     hidden = torch.zeros(rows, m.hidden_size, dtype=spec.dtype, device=spec.device)
     dearest = SamplingParams(top_k=m.vocab_size, top_p=0.9, min_p=0.01)
-    sample(model.compute_logits(hidden), [dearest] * rows, [0.5] * rows)
+    logits = model.compute_logits(hidden)
+    if logits is not None:  # the other ranks of a tensor-parallel group do not sample
+        sample(logits, [dearest] * rows, [0.5] * rows)
 
 
 def estimate(config: EngineConfig, m: ModelConfig, dtype: torch.dtype) -> int:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from ..layers.activation import silu_and_mul
 from ..layers.attention import AttentionBackend
-from ..layers.embed_head import Embedding
+from ..layers.embed_head import Embedding, Head
 from ..layers.layernorm import RMSNorm
-from ..layers.linear import Linear, Reader
+from ..layers.linear import Linear
+from ..layers.parallel import ALONE, ColumnParallelLinear, Ranks, Reader, RowParallelLinear
 from ..layers.rotary_embedding import RotaryEmbedding, apply_rotary
 from .config import ModelConfig
 
@@ -23,15 +24,18 @@ from .config import ModelConfig
 class Attention(nn.Module):
     """Self-attention with grouped query heads, over the paged cache of a backend."""
 
-    def __init__(self, config: ModelConfig, layer: int, qkv_bias: bool, out_bias: bool, qk_norm: bool) -> None:
+    def __init__(self, config: ModelConfig, layer: int, qkv_bias: bool, out_bias: bool, qk_norm: bool,
+                 ranks: Ranks) -> None:
         super().__init__()
         name = f"model.layers.{layer}.self_attn"
         self.layer, self.head_dim = layer, config.head_dim
-        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        # this rank's heads; a key head is held by several ranks where they are more than key heads
+        self.num_heads, self.num_kv_heads = config.num_heads // ranks.size, max(1, config.num_kv_heads // ranks.size)
         q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.qkv_proj = Linear(config.hidden_size, {
-            f"{name}.q_proj": q_size, f"{name}.k_proj": kv_size, f"{name}.v_proj": kv_size}, qkv_bias)
-        self.o_proj = Linear(q_size, {f"{name}.o_proj": config.hidden_size}, out_bias)
+        self.qkv_proj = ColumnParallelLinear(config.hidden_size, {
+            f"{name}.q_proj": q_size, f"{name}.k_proj": kv_size, f"{name}.v_proj": kv_size}, qkv_bias, self.head_dim,
+            ranks)
+        self.o_proj = RowParallelLinear(q_size, {f"{name}.o_proj": config.hidden_size}, out_bias, ranks)
         self.q_norm = RMSNorm(f"{name}.q_norm", config.head_dim, config.rms_norm_eps) if qk_norm else None
         self.k_norm = RMSNorm(f"{name}.k_norm", config.head_dim, config.rms_norm_eps) if qk_norm else None
 
@@ -50,17 +54,18 @@ class Attention(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention, then the MLP, each on the normalised residual stream and added to it."""
 
-    def __init__(self, config: ModelConfig, layer: int, qkv_bias: bool, out_bias: bool, qk_norm: bool) -> None:
+    def __init__(self, config: ModelConfig, layer: int, qkv_bias: bool, out_bias: bool, qk_norm: bool,
+                 ranks: Ranks) -> None:
         super().__init__()
         name, eps = f"model.layers.{layer}", config.rms_norm_eps
         self.input_layernorm = RMSNorm(f"{name}.input_layernorm", config.hidden_size, eps)
-        self.self_attn = Attention(config, layer, qkv_bias, out_bias, qk_norm)
+        self.self_attn = Attention(config, layer, qkv_bias, out_bias, qk_norm, ranks)
         self.post_attention_layernorm = RMSNorm(f"{name}.post_attention_layernorm", config.hidden_size, eps)
-        self.gate_up_proj = Linear(config.hidden_size, {
+        self.gate_up_proj = ColumnParallelLinear(config.hidden_size, {
             f"{name}.mlp.gate_proj": config.intermediate_size, f"{name}.mlp.up_proj": config.intermediate_size},
-            config.mlp_bias)
-        self.down_proj = Linear(
-            config.intermediate_size, {f"{name}.mlp.down_proj": config.hidden_size}, config.mlp_bias)
+            config.mlp_bias, ranks=ranks)
+        self.down_proj = RowParallelLinear(
+            config.intermediate_size, {f"{name}.mlp.down_proj": config.hidden_size}, config.mlp_bias, ranks)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], backend: AttentionBackend, plan: Any) -> Tensor:
         x = self.self_attn(self.input_layernorm(x), x, rotation, backend, plan)
@@ -74,17 +79,18 @@ class LlamaForCausalLM(nn.Module):
     out_bias: ClassVar[bool | None] = None
     qk_norm: ClassVar[bool] = False
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, ranks: Ranks = ALONE) -> None:
         super().__init__()
         self.config = config
         qkv_bias = config.attention_bias if self.qkv_bias is None else self.qkv_bias
         out_bias = config.attention_bias if self.out_bias is None else self.out_bias
         tied = config.tie_word_embeddings
-        self.lm_head = Linear(config.hidden_size, {} if tied else {"lm_head": config.vocab_size})
-        self.embed_tokens = Embedding("model.embed_tokens", config.vocab_size, config.hidden_size,
-                                      self.lm_head if tied else None)
+        vocab_size = config.vocab_size
+        self.lm_head = Head(config.hidden_size, {} if tied else {"lm_head": vocab_size}, vocab_size, ranks)
+        self.embed_tokens = Embedding("model.embed_tokens", vocab_size, config.hidden_size,
+                                      self.lm_head if tied else None, ranks)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, i, qkv_bias, out_bias, self.qk_norm) for i in range(config.num_layers))
+            DecoderLayer(config, i, qkv_bias, out_bias, self.qk_norm, ranks) for i in range(config.num_layers))
         self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps)
         self.rotary: RotaryEmbedding | None = None
 
@@ -112,6 +118,7 @@ class LlamaForCausalLM(nn.Module):
             x = layer(x, rotation, backend, plan)
         return self.norm(x)
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """(rows, hidden) → (rows, vocab_size) fp32."""
-        return self.lm_head(hidden).float()
+    def compute_logits(self, hidden: Tensor) -> Tensor | None:
+        """(rows, hidden) → (rows, vocab_size) fp32 on rank 0, None on the others."""
+        logits = self.lm_head(hidden)
+        return None if logits is None else logits.float()
