@@ -34,10 +34,17 @@ RUN_MS = 240_000    # all cells of a lab, the model's load included
 PROMPTS = f"{PANEL} .jp-CodeCell .jp-InputArea-prompt"
 ERRORS = f"{PANEL} .jp-RenderedText[data-mime-type='application/vnd.jupyter.error']"
 
-# All code cells have run (none waits or runs), and the last one not by an earlier run.
-ALL_RAN = r"""([prompts, last]) => {
-    const texts = [...document.querySelectorAll(prompts)].map(p => p.textContent);
-    return texts.every(t => /\[\d+\]/.test(t)) && texts.at(-1) !== last;
+# Notices that the last code cell's number changes. A new kernel counts from 1 again, so the number may be the old one.
+WATCH_LAST = """prompts => {
+    window.lastCellMoved = false;
+    const last = [...document.querySelectorAll(prompts)].at(-1);
+    new MutationObserver(() => { window.lastCellMoved = true; }).observe(
+        last.closest('.jp-InputArea'), {subtree: true, childList: true, characterData: true});
+}"""
+# All code cells have run, none waits or runs; or one of them failed.
+ALL_RAN = r"""([prompts, errors]) => {
+    const ran = [...document.querySelectorAll(prompts)].every(node => /\[\d+\]/.test(node.textContent));
+    return window.lastCellMoved && ran || document.querySelector(errors);
 }"""
 
 
@@ -187,15 +194,10 @@ class Notebook:
 
     def run_all(self, timeout_ms: int = RUN_MS) -> None:
         """Run all cells and wait until the last code cell has run. A cell that fails stops it: see `errors`."""
-        last = self.prompts()[-1]
+        self.page.evaluate(WATCH_LAST, PROMPTS)
         self.menu("Run", "Run All Cells")
-        self.page.wait_for_function(f"args => ({ALL_RAN})(args) || document.querySelector(args[2])",
-                                    arg=[PROMPTS, last, ERRORS], timeout=timeout_ms)
+        self.page.wait_for_function(ALL_RAN, arg=[PROMPTS, ERRORS], timeout=timeout_ms)
         self.wait_idle(timeout_ms)
-
-    def prompts(self) -> list[str]:
-        """What stands before each code cell: [1]:, [*]:, [ ]:."""
-        return self.page.eval_on_selector_all(PROMPTS, "nodes => nodes.map(n => n.textContent)")
 
     def errors(self) -> list[str]:
         """Tracebacks on the page."""

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from tests.browser.jupyter import Notebook
-from tests.browser.view import FRAMES, LEDGER, WATCH, View, check, finish
+from tests.browser.view import FRAMES, WATCH, View, check, finish
 
 Room = Callable[..., tuple[Notebook, View]]
 SAME = "The river rose for three days, and on the fourth morning the people of the lower town went to see "
@@ -111,12 +111,10 @@ def test_two_views_of_one_engine(control_room: Room) -> None:
     shown = second.root.locator("[data-panel]").evaluate_all("panels => panels.map(panel => panel.dataset.panel)")
     assert sorted(shown) == ["chat", "pool", "queue", "tables"]
     first.submit(SAME + "the bridge.", raw=True, max_tokens=12)
-    first.until(lambda: first.frame > 0, "the request")
     first.press("step")
-    first.until(lambda: first.root.get_attribute("data-step") == "1", "the step")
-    at = first.frame
-    second.until_frame(at)
-    assert first.ledger() == second.ledger() == book.kernel.ask(LEDGER)
+    check(book, first)
+    second.until_frame(first.frame)
+    assert second.ledger() == first.ledger()
 
     # The one that looks at the past stays there, and says that there is more.
     first.press("step-back")
@@ -144,26 +142,22 @@ RECORD = f"""with record(llm) as trace:
 replay(trace)"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_replay_shows_every_frame_of_its_trace(control_room: Room, theme: str) -> None:
-    book, view = control_room(RECORD, theme=theme, blocks=10)
-    assert view.root.get_attribute("data-theme") == theme
+def test_a_replay_shows_every_frame_of_its_trace(control_room: Room) -> None:
+    book, view = control_room(RECORD, blocks=10)
     frames = book.kernel.ask(FRAMES)
     assert len(frames) > 100 and view.frames == len(frames) - 1
     assert view.root.locator("[data-input=prompt], [data-action=step], [data-action=run]").count() == 0
     assert view.frame == 0 and view.ledger() == frames[0]
-    for k in range(1, 8):
+    for k in range(1, 6):
         view.press("event-forward")
         view.until_frame(k)
         assert view.ledger() == frames[k]
 
-    # Every frame, forward and backward, by the bar.
-    order = [*range(len(frames)), *reversed(range(len(frames)))]
-    for start in range(0, len(order), 100):
-        part = order[start:start + 100]
-        for frame, seen in zip(part, view.scrub(part), strict=True):
-            assert seen.pop("frame") == frame
-            assert seen == frames[frame], f"frame {frame}"
+    # Every frame, forward and backward by leaps, by the bar.
+    order = [*range(len(frames)), *range(len(frames) - 1, -1, -5)]
+    for frame, seen in zip(order, view.scrub(order), strict=True):
+        assert seen.pop("frame") == frame
+        assert seen == frames[frame], f"frame {frame}"
     view.press("play")
     view.until(lambda: view.frame >= 2, "playback")
     view.press("play")

@@ -57,77 +57,20 @@ def live_view(book: Notebook) -> View:
 
 
 def walk_back_and_forward(view: View, walks: dict[int, Any]) -> None:
-    """Step back through every recorded step, and forward again: each time the page shows what was walked then."""
-    shown: list[int] = []
-    while view.frame > min(walks):
-        before = view.frame
+    """Step back through the recorded steps, and forward again: each time the page shows what was walked then."""
+    steps = [frame for frame in sorted(walks, reverse=True) if frame < view.frame]
+    for frame in steps:
         view.press("step-back")
-        view.until(lambda before=before: view.frame < before, "the step before")
-        if view.frame in walks:
-            shown.append(view.frame)
-            assert view.ledger() == walks[view.frame], f"stepping back, frame {view.frame}"
-    expected = sorted(walks)
-    assert [*reversed(shown)] == [frame for frame in expected if frame <= max(shown)]
-    assert len(shown) >= len(walks) - 1  # all but the one where it began, if that was a step's end
-    for frame in [frame for frame in expected if frame > view.frame]:
+        view.until_frame(frame)
+        assert view.ledger() == walks[frame], f"stepping back, frame {frame}"
+    for frame in reversed(steps[:-1]):
         view.press("step-forward")
         view.until_frame(frame)
         assert view.ledger() == walks[frame], f"stepping forward, frame {frame}"
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_shows_the_engines_own_objects(lab: Callable[[str], tuple[Notebook, View]], theme: str) -> None:
-    book, view = lab(theme)
-    assert view.root.get_attribute("data-theme") == theme
-    check(book, view)
-    view.press("reset")
-    check(book, view)
-    book.kernel.run(WATCHER)
-
-    # Three requests, one step at a time, the later ones beside the first.
-    walks: dict[int, Any] = {}
-    for prompt in PROMPTS:
-        view.submit(prompt, raw=True, max_tokens=60)
-        check(book, view)
-        for _ in range(2):
-            view.press("step")
-            check(book, view)
-            walks[view.frame] = view.ledger()
-    assert any(ref > 1 for _, ref, *_ in view.ledger()["blocks"]), "the prompts share blocks"
-
-    # Run, pause in the middle, and go back to what was.
-    at = view.frame
-    view.press("run")
-    view.until(lambda: view.frame > at + 40, "a running engine's events")
-    view.press("pause")
-    view.until_status("paused")
-    check(book, view)
-    assert book.kernel.ask("[len(llm.scheduler.running) + len(llm.scheduler.waiting), llm.is_finished()]") == [3, False]
-    recorded = {int(frame): walk for frame, walk in book.kernel.ask("_walks.walks").items()}
-    assert {frame: recorded[frame] for frame in walks} == walks
-    walk_back_and_forward(view, recorded)
-
-    # A command while looking at the past acts on the present, and shows it.
-    view.press("event-back")
-    view.press("step-back")
-    view.press("step")
-    check(book, view)
-
-    # To the end: one of them is preempted on the way, for the pool is too small for three.
-    finish(book, view)
-    kinds = book.kernel.ask("sorted({type(e).__name__ for e in room.trace.events})")
-    assert {"RequestPreempted", "BlockShared", "BlockRevived", "EntryEvicted"} <= set(kinds)
-    recorded = {int(frame): walk for frame, walk in book.kernel.ask("_walks.walks").items()}
-    assert len(recorded) > 40
-    order = [*sorted(recorded, reverse=True), *sorted(recorded)]
-    for shown in view.scrub(order):
-        frame = shown.pop("frame")
-        assert shown == recorded[frame], f"on the bar, frame {frame}"
-
-
-def test_own_prompt_streams_and_the_second_turn_finds_the_first_ones_blocks(
-        lab: Callable[[str], tuple[Notebook, View]]) -> None:
-    book, view = lab("light")
+def own_conversation(book: Notebook, view: View) -> None:
+    """The learner's own prompt: its text streams, and the second turn finds the first one's blocks."""
     view.press("reset")
     catch_up(book, view)
     first = book.kernel.ask("len(room.trace.events)")
@@ -162,6 +105,58 @@ def test_own_prompt_streams_and_the_second_turn_finds_the_first_ones_blocks(
     assert reused and reused[0] >= 16 * len(full) > 0
     finish(book, view)
     assert "Rome" in view.root.locator(".nve-reply").last.inner_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_shows_the_engines_own_objects(lab: Callable[[str], tuple[Notebook, View]], theme: str) -> None:
+    book, view = lab(theme)
+    assert view.root.get_attribute("data-theme") == theme
+    check(book, view)
+    view.press("reset")
+    check(book, view)
+    book.kernel.run(WATCHER)
+
+    # Three requests, one step at a time, the later ones beside the first.
+    walks: dict[int, Any] = {}
+    for prompt in PROMPTS:
+        view.submit(prompt, raw=True, max_tokens=60)
+        check(book, view)
+        for _ in range(2):
+            view.press("step")
+            check(book, view)
+            walks[view.frame] = view.ledger()
+    assert any(ref > 1 for _, ref, *_ in view.ledger()["blocks"]), "the prompts share blocks"
+
+    # Run, pause in the middle, and go back to what was.
+    at = view.frame
+    view.press("run")
+    view.until(lambda: view.frame > at + 30, "a running engine's events")
+    view.press("pause")
+    view.until_status("paused")
+    check(book, view)
+    assert book.kernel.ask("[len(llm.scheduler.running) + len(llm.scheduler.waiting), llm.is_finished()]") == [3, False]
+    recorded = {int(frame): walk for frame, walk in book.kernel.ask("_walks.walks").items()}
+    assert {frame: recorded[frame] for frame in walks} == walks
+    walk_back_and_forward(view, recorded)
+
+    # A command while looking at the past acts on the present, and shows it.
+    view.press("event-back")
+    view.press("step-back")
+    view.press("step")
+    check(book, view)
+
+    # To the end: one of them is preempted on the way, for the pool is too small for three.
+    finish(book, view)
+    kinds = book.kernel.ask("sorted({type(e).__name__ for e in room.trace.events})")
+    assert {"RequestPreempted", "BlockShared", "BlockRevived", "EntryEvicted"} <= set(kinds)
+    recorded = {int(frame): walk for frame, walk in book.kernel.ask("_walks.walks").items()}
+    assert len(recorded) > 40
+    order = [*sorted(recorded, reverse=True), *sorted(recorded)]
+    for shown in view.scrub(order):
+        frame = shown.pop("frame")
+        assert shown == recorded[frame], f"on the bar, frame {frame}"
+
+    own_conversation(book, view)
 
 
 def test_all_cells_run_twice_in_one_kernel(lab: Callable[[str], tuple[Notebook, View]]) -> None:
