@@ -12,6 +12,8 @@ from typing import Any
 from ..errors import LedgerError
 from .sequence import Sequence
 
+ARTICLES = ("pool", "tables", "map", "contents")  # of the law, in the order of the sentences
+
 
 def check_invariants(block_manager: Any, sequences: Iterable[Sequence] = ()) -> None:
     """Raise LedgerError naming every violation. ``sequences`` are all that may hold blocks, in any order."""
@@ -22,9 +24,15 @@ def check_invariants(block_manager: Any, sequences: Iterable[Sequence] = ()) -> 
 
 def violations(block_manager: Any, sequences: Iterable[Sequence] = ()) -> list[str]:
     """Every breach of the law as a sentence, none when it holds. O(blocks + tokens in tables)."""
+    return [sentence for _, sentence in breaches(block_manager, sequences)]
+
+
+def breaches(block_manager: Any, sequences: Iterable[Sequence] = ()) -> list[tuple[str, str]]:
+    """Every breach with the article it breaks: ``(one of ARTICLES, sentence)``."""
     sequences = list(sequences)
-    return [*_pool(block_manager), *_tables(block_manager, sequences), *_map(block_manager),
-            *_contents(block_manager, sequences)]
+    found = {"pool": _pool(block_manager), "tables": _tables(block_manager, sequences), "map": _map(block_manager),
+             "contents": _contents(block_manager, sequences)}
+    return [(article, sentence) for article in ARTICLES for sentence in found[article]]
 
 
 def _pool(bm: Any) -> Iterable[str]:

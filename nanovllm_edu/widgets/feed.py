@@ -1,4 +1,8 @@
-"""A trace as the browser takes it: rows of event, patches, sentence and text, in messages of bounded size."""
+"""A trace as the browser takes it: rows of event, patches, sentence and text, in messages of bounded size.
+
+A row is ``{e: event, p: patches, s: sentence parts, step, last}``; of a token also ``t``, the text that it completed;
+of a step's end that leaves the ledger broken also ``v``, the breaches of the law as [article, sentence].
+"""
 from __future__ import annotations
 
 import threading
@@ -8,6 +12,7 @@ from typing import Any
 from ..engine.events import Event, RequestAdded, RequestFinished, RequestRestored, TokenAppended
 from ..render import sentence
 from ..trace import Frame, Trace
+from ..trace.law import Verdicts
 
 MAX_ROWS = 500  # rows of one message
 Decode = Callable[..., str]
@@ -24,6 +29,7 @@ class Feed:
         self._decode = decode
         self._vocab: dict[int, str] = {} if decode else dict(trace.vocab)
         self._texts = Texts(trace, decode)
+        self._verdicts = Verdicts(trace)
         self._lock = threading.RLock()
 
     @property
@@ -44,6 +50,8 @@ class Feed:
                 row["s"] = sentence(event, vocab)
                 if isinstance(event, TokenAppended):
                     row["t"] = self._texts.of(index)
+                if row["last"] and (broken := self._verdicts.of(index)):
+                    row["v"] = [list(breach) for breach in broken]
             return {"start": start, "total": self.total, "rows": rows,
                     "vocab": {str(token): text for token, text in vocab.items()}}
 
