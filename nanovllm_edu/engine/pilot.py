@@ -51,9 +51,9 @@ class Pilot:
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_fly, args=(self.jobs,), name="nanovllm_edu rank 0", daemon=True)
         self._thread.start()
-        # the number is each thread's own, but a new thread begins with what was set last
+        # the number is each thread's own; it begins with what was set last, at the first look
         before = torch.get_num_threads()
-        job = Job(lambda: torch.set_num_threads(threads))
+        job = Job(lambda: (torch.get_num_threads(), torch.set_num_threads(threads)))
         self.jobs.put(job)
         job.done.wait()
         torch.set_num_threads(before)

@@ -11,11 +11,9 @@ import pickle
 import queue
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
@@ -39,7 +37,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to answer
     place: list[Path] = []
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(sys.stdin.buffer, orders, place), daemon=True).start()
+    threading.Thread(target=_read, args=(orders, place), daemon=True).start()
     start: Start = pickle.loads(orders.get())
     place.append(start.place)
     torch.set_num_threads(start.threads)
@@ -52,19 +50,28 @@ def main() -> None:
     serve(runner, orders.get)
 
 
-def _read(pipe: BinaryIO, orders: queue.SimpleQueue[bytes], place: list[Path]) -> None:
-    """Pass orders on. The pipe's end means that rank 0's process is gone: end at once, whatever is being computed."""
-    while len(header := pipe.read(HEADER)) == HEADER:
-        length = int.from_bytes(header, "little")
-        order = pipe.read(length)
-        if len(order) < length:
-            break
-        orders.put(order)
-        if not order:
-            return
-    for folder in place:
-        shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+def _read(orders: queue.SimpleQueue[bytes], place: list[Path]) -> None:
+    """Pass orders on. Their end means that rank 0's process is gone: end at once, whatever is being computed."""
+    try:
+        while order := _read_exactly(int.from_bytes(_read_exactly(HEADER), "little")):
+            orders.put(order)
+        orders.put(b"")
+    except EOFError:
+        for folder in place:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+
+def _read_exactly(count: int) -> bytes:
+    """So many bytes of standard input, read without sys.stdin: its lock would outlive a thread at Python's end."""
+    parts = []
+    while count:
+        part = os.read(0, min(count, 1 << 20))
+        if not part:
+            raise EOFError("standard input has ended")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ FAMILIES = {
     "llama3-rope": ("Llama", dict(rope_parameters=LLAMA3_ROPE)),
     "llama-linear-rope": ("Llama", dict(rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0})),
     "qwen2": ("Qwen2", dict(use_sliding_window=False)),
+    "qwen2-one-key-head": ("Qwen2", dict(use_sliding_window=False, num_key_value_heads=1, tie_word_embeddings=False)),
     "qwen3": ("Qwen3", dict(head_dim=16)),
 }
 
