@@ -6,6 +6,7 @@ judged here: as used counts each block that is not queued and that somebody hold
 """
 from __future__ import annotations
 
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ class Verdicts:
     def of(self, index: int) -> list[tuple[str, str]]:
         """The breaches after ``events[index]``; none unless a step ended there. O(events since the last call)."""
         if self._state is None:
-            self._state = self._trace.frames[0].state
+            self._state = deepcopy(self._trace.initial)
         while self._walked <= index:
             apply(self._state, self._trace.patches(self._walked))
             if isinstance(self._trace.events[self._walked], StepEnded) and (found := breaches(self._state)):
