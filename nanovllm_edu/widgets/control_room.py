@@ -20,9 +20,10 @@ from ..render.parts import text
 from ..session import Session, session_of
 from ..trace import Trace
 from .feed import Feed
+from .sources import Sources
 
-PANELS = ("pool", "tables", "queue", "hashes", "sequences", "chat")
-LATER = ("timeline", "code", "invariants")
+DEFAULT_PANELS = ("pool", "tables", "queue", "hashes", "sequences", "chat")
+PANELS = (*DEFAULT_PANELS, "timeline", "code", "invariants")
 STATIC = Path(__file__).parent / "static"
 
 
@@ -39,9 +40,11 @@ class ControlRoom(anywidget.AnyWidget):
     initial = traitlets.Dict().tag(sync=True)
     chunk = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
+    sources = traitlets.Dict().tag(sync=True)
 
     def __init__(self, *, session: Session | None = None, trace: Trace | None = None,
-                 panels: Iterable[str] | None = None, decode: Any = None) -> None:
+                 panels: Iterable[str] | None = None, decode: Any = None,
+                 block_manager_class: type | None = None) -> None:
         panels = check_panels(panels)
         trace = session.trace if session is not None else trace
         self._session = session
@@ -49,11 +52,13 @@ class ControlRoom(anywidget.AnyWidget):
         self._problem = ""  # an error of the view's own, shown until the next command
         chunk = self._feed.newest(0)
         self._sent = chunk["total"]
+        self._sources = Sources(block_manager_class)
+        self._sources.learn(chunk["rows"])
         super().__init__(
             meta={"mode": "replay" if session is None else "live", "panels": panels,
                   "model": describe(trace.info), "block_size": trace.initial["block_size"],
                   "num_blocks": trace.initial["num_blocks"], "title": text("picture.title")},
-            initial=trace.initial, chunk=chunk,
+            initial=trace.initial, chunk=chunk, sources=self._sources.known,
             status=dict(session.status) if session is not None else replay_status(trace))
         self.on_msg(self._on_message)
         if session is not None:
@@ -82,13 +87,20 @@ class ControlRoom(anywidget.AnyWidget):
         """On the session's thread: one message with what is new."""
         with self.hold_sync():
             if total > self._sent:
-                self.chunk = self._feed.newest(self._sent)
-                self._sent = self.chunk["total"]
+                chunk = self._feed.newest(self._sent)
+                self._show_sources(chunk["rows"])
+                self.chunk = chunk
+                self._sent = chunk["total"]
             self.status = {**status, "error": status["error"] or self._problem}
 
     def _resync(self, have: int) -> None:
         for message in self._feed.backlog(have):
+            self._show_sources(message["rows"])
             self.send({"type": "rows", **message})
+
+    def _show_sources(self, rows: list[dict[str, Any]]) -> None:
+        if self._sources.learn(rows):
+            self.sources = self._sources.known
 
     # --- in --------------------------------------------------------------------------------------------------------
 
@@ -146,13 +158,11 @@ class ControlRoom(anywidget.AnyWidget):
 
 
 def check_panels(panels: Iterable[str] | None) -> list[str]:
-    """The panels in the order asked for, by default all. Raises ConfigError."""
+    """The panels in the order asked for, by default ``DEFAULT_PANELS``. Raises ConfigError."""
     if panels is None:
-        return list(PANELS)
+        return list(DEFAULT_PANELS)
     chosen = [panels] if isinstance(panels, str) else list(panels)
     for name in chosen:
-        if name in LATER:
-            raise ConfigError(f"panel {name!r} is not available in this version; panels are: {', '.join(PANELS)}")
         if name not in PANELS:
             close = difflib.get_close_matches(str(name), PANELS, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"panels are: {', '.join(PANELS)}"
@@ -180,12 +190,13 @@ def watch(llm: Any, panels: Iterable[str] | None = None) -> ControlRoom:
 
     It starts paused and adopts what is waiting or running already. From now on its own thread runs the engine:
     ``generate`` or ``step`` called in a cell are carried out there and shown. Watching an engine twice gives two views
-    of it. ``panels``: any of pool, tables, queue, hashes, sequences, chat, in any order. Raises ConfigError for an
-    unknown panel, EngineClosedError for a closed engine.
+    of it. ``panels``: any of pool, tables, queue, hashes, sequences, chat, timeline, code, invariants, in any order; by
+    default all but the last three. Raises ConfigError for an unknown panel, EngineClosedError for a closed engine.
     """
     panels = check_panels(panels)
     tokenizer = llm.tokenizer
-    return ControlRoom(session=session_of(llm), panels=panels, decode=getattr(tokenizer, "decode", None))
+    return ControlRoom(session=session_of(llm), panels=panels, decode=getattr(tokenizer, "decode", None),
+                       block_manager_class=type(llm.scheduler.block_manager))
 
 
 def replay(trace: Trace, panels: Iterable[str] | None = None) -> ControlRoom:

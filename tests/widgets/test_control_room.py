@@ -14,7 +14,7 @@ from nanovllm_edu.render import plain
 from nanovllm_edu.trace import apply, revert, snapshot
 from nanovllm_edu.trace.recorder import start
 from nanovllm_edu.widgets import Feed
-from nanovllm_edu.widgets.control_room import PANELS
+from nanovllm_edu.widgets.control_room import DEFAULT_PANELS
 from nanovllm_edu.widgets.feed import MAX_ROWS
 from tests.ledger import golden
 from tests.session.fake import FakeLLM
@@ -122,7 +122,7 @@ def test_rows_carry_event_patches_sentence_step_and_text(room) -> None:
 
 def test_meta_and_status(room) -> None:
     llm, view, page = room()
-    assert view.meta == {"mode": "live", "panels": list(PANELS), "model": "fake · none", "block_size": 4,
+    assert view.meta == {"mode": "live", "panels": list(DEFAULT_PANELS), "model": "fake · none", "block_size": 4,
                          "num_blocks": 32, "title": "Control room"}
     assert set(view.status) == {"state", "error", "notice", "tokens_per_second", "chat", "violations", "lookups"}
     assert view.status["state"] == "paused"
@@ -223,7 +223,7 @@ def test_an_error_of_a_command_reaches_the_page(room) -> None:
 @pytest.mark.parametrize(("panels", "says"), [
     (["pool", "tabels"], "unknown panel 'tabels': did you mean 'tables'?"),
     (["zzz"], "panels are: pool, tables"),
-    (["pool", "timeline"], "'timeline' is not available in this version"),
+    (["pool", "timelin"], "unknown panel 'timelin': did you mean 'timeline'?"),
     ([3], "unknown panel 3"),
     ([], "name at least one"),
 ])

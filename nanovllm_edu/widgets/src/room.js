@@ -4,11 +4,14 @@ import { Cursor } from "./cursor.js";
 import { h, setAttr } from "./dom.js";
 import { ownersOf, releasing } from "./ledger.js";
 import { createChat } from "./panel_chat.js";
+import { createCode } from "./panel_code.js";
 import { createHashes } from "./panel_hashes.js";
+import { createInvariants } from "./panel_invariants.js";
 import { createPool } from "./panel_pool.js";
 import { createQueue } from "./panel_queue.js";
 import { createSequences } from "./panel_sequences.js";
 import { createTables } from "./panel_tables.js";
+import { createTimeline } from "./panel_timeline.js";
 import { Selection } from "./selection.js";
 import { connectStore } from "./store.js";
 import { eventRefs, lookupWalk } from "./story.js";
@@ -16,8 +19,9 @@ import { watchTheme } from "./theme.js";
 
 /** Every panel: its maker and the column it stands in where there are two. */
 const PANELS = {
-  pool: [createPool, "wide"], tables: [createTables, "wide"], sequences: [createSequences, "wide"],
-  queue: [createQueue, "narrow"], hashes: [createHashes, "narrow"], chat: [createChat, "narrow"],
+  pool: [createPool, "wide"], tables: [createTables, "wide"], timeline: [createTimeline, "wide"], sequences: [createSequences, "wide"],
+  queue: [createQueue, "narrow"], hashes: [createHashes, "narrow"], code: [createCode, "narrow"],
+  invariants: [createInvariants, "narrow"], chat: [createChat, "narrow"],
 };
 
 const SILENCE = 6000;   // ms without an answer from the kernel after which the view says so
@@ -91,14 +95,17 @@ class ControlRoom {
       this.meta = this.model.get("meta") ?? {};
       this.invalidate();
     };
+    const onSources = () => this.invalidate();
     this.store.listeners.add(onRows);
     this.model.on("change:status", onStatus);
     this.model.on("change:meta", onMeta);
+    this.model.on("change:sources", onSources);
     this.root.addEventListener("keydown", (event) => this.onKey(event), { signal: this.signal });
     this.signal.addEventListener("abort", () => {
       this.store.listeners.delete(onRows);
       this.model.off("change:status", onStatus);
       this.model.off("change:meta", onMeta);
+      this.model.off("change:sources", onSources);
       clearTimeout(this.timers.play);
       clearTimeout(this.timers.silence);
       cancelAnimationFrame(this.timers.frame);

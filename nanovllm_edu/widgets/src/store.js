@@ -12,6 +12,17 @@ export function countUpTo(frames, frame) {
   return low;
 }
 
+/** How many blocks the free queue gains by one row's patches; or how many it holds then, if it is a new one. */
+function queueGain(patches) {
+  let gain = 0;
+  for (const [op, path, , after] of patches) {
+    if (path.length !== 1 || path[0] !== "queue") continue;
+    if (op === "set") return { is: after.length };
+    gain += op === "link" ? 1 : op === "unlink" ? -1 : 0;
+  }
+  return { gain };
+}
+
 /** An append-only record of rows. Row k-1 leads from frame k-1 to frame k. */
 export class RowStore {
   constructor(initial) {
@@ -34,6 +45,15 @@ export class RowStore {
     this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
     this.cleared = new Map();         // seq → [{frame, step, table}]
     this.pieces = new Map();          // seq → [{frame, text, length}, or {frame, keep}: the length a failed step went back to]
+    this.verdicts = new Map();        // frame of a step's end → [[article, sentence]], where the law is broken
+    this.steps = [];                  // [{step, begin, end, phase, done, failed, free, seqs: seq → what it did}]
+    this.stepBegins = [];
+    this.lives = new Map();           // seq → {first, last}: indices of the steps in which it was alive
+    this.free = initial?.queue?.length ?? 0;
+    this.mostTokens = 1;              // that one request had computed or found in one step
+    for (const [id, seq] of Object.entries(initial?.seqs ?? {})) {
+      if (seq.status !== "FINISHED") this.lives.set(Number(id), { first: 0, last: Infinity });
+    }
     this.learnLinks(initial);
   }
 
@@ -66,6 +86,8 @@ export class RowStore {
     const e = row.e;
     const append = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
     if (row.last) this.stepEnds.push(frame);
+    if (row.v) this.verdicts.set(frame, row.v);
+    this.indexStep(row, frame);
     switch (e.kind) {
       case "RequestPreempted": this.marks.preemption.push(frame); break;
       case "PrefixReused": this.marks.hit.push(frame); break;
@@ -88,6 +110,52 @@ export class RowStore {
         break;
       case "RequestRestored": append(this.pieces, e.seq_id, { frame, keep: e.num_tokens }); break;
     }
+  }
+
+  /** Keep the summary of each step. What happens between two steps (an abort) counts to the one before. */
+  indexStep(row, frame) {
+    const e = row.e;
+    const change = queueGain(row.p);
+    this.free = change.is ?? this.free + change.gain;
+    let step = this.steps.at(-1);
+    // A step that was cut before it could say that it began ends all the same.
+    if (e.kind === "StepBegan" || (e.kind === "StepEnded" && step?.step !== row.step)) {
+      step = { step: row.step, begin: frame, end: frame, phase: "", done: false, failed: false, free: this.free, seqs: new Map() };
+      this.steps.push(step);
+      this.stepBegins.push(frame);
+    }
+    const index = Math.max(0, this.steps.length - 1);
+    if (e.kind === "RequestAdded") this.lives.set(e.seq_id, { first: this.steps.length && !step.done ? index : this.steps.length, last: Infinity });
+    if (!step) return;
+    if (!step.done) Object.assign(step, { end: frame, free: this.free });
+    const of = (id) => {
+      if (!step.seqs.has(id)) step.seqs.set(id, { hit: 0, tokens: 0, prefill: false, preempted: false, finished: "" });
+      return step.seqs.get(id);
+    };
+    switch (e.kind) {
+      case "BatchScheduled": step.phase = e.phase; break;
+      case "PrefixReused": of(e.seq_id).hit = e.num_cached_tokens_after - e.num_cached_tokens_before; break;
+      case "RequestScheduled": {
+        const did = Object.assign(of(e.seq_id), { tokens: e.num_scheduled_tokens_after, prefill: e.is_prefill_after });
+        this.mostTokens = Math.max(this.mostTokens, did.hit + did.tokens);
+        break;
+      }
+      case "RequestPreempted": Object.assign(of(e.seq_id), { hit: 0, tokens: 0, preempted: true }); break;
+      case "RequestFinished":
+        of(e.seq_id).finished = e.reason;
+        if (this.lives.has(e.seq_id)) this.lives.get(e.seq_id).last = index;
+        break;
+      case "RequestRestored":
+        of(e.seq_id).finished = "";
+        if (this.lives.has(e.seq_id)) this.lives.get(e.seq_id).last = Infinity;
+        break;
+      case "StepEnded": Object.assign(step, { done: true, failed: Boolean(e.failed) }); break;
+    }
+  }
+
+  /** The index in `steps` of the step that a frame belongs to, or -1 before the first. */
+  stepIndex(frame) {
+    return countUpTo(this.stepBegins, frame) - 1;
   }
 
   link(event, frame) {

@@ -592,6 +592,17 @@ function countUpTo(frames, frame) {
   return low;
 }
 
+/** How many blocks the free queue gains by one row's patches; or how many it holds then, if it is a new one. */
+function queueGain(patches) {
+  let gain = 0;
+  for (const [op, path, , after] of patches) {
+    if (path.length !== 1 || path[0] !== "queue") continue;
+    if (op === "set") return { is: after.length };
+    gain += op === "link" ? 1 : op === "unlink" ? -1 : 0;
+  }
+  return { gain };
+}
+
 /** An append-only record of rows. Row k-1 leads from frame k-1 to frame k. */
 class RowStore {
   constructor(initial) {
@@ -614,6 +625,15 @@ class RowStore {
     this.acquired = new Map();        // seq → [{frame, kind, logical, block}]
     this.cleared = new Map();         // seq → [{frame, step, table}]
     this.pieces = new Map();          // seq → [{frame, text, length}, or {frame, keep}: the length a failed step went back to]
+    this.verdicts = new Map();        // frame of a step's end → [[article, sentence]], where the law is broken
+    this.steps = [];                  // [{step, begin, end, phase, done, failed, free, seqs: seq → what it did}]
+    this.stepBegins = [];
+    this.lives = new Map();           // seq → {first, last}: indices of the steps in which it was alive
+    this.free = initial?.queue?.length ?? 0;
+    this.mostTokens = 1;              // that one request had computed or found in one step
+    for (const [id, seq] of Object.entries(initial?.seqs ?? {})) {
+      if (seq.status !== "FINISHED") this.lives.set(Number(id), { first: 0, last: Infinity });
+    }
     this.learnLinks(initial);
   }
 
@@ -646,6 +666,8 @@ class RowStore {
     const e = row.e;
     const append = (map, key, value) => (map.has(key) ? map.get(key).push(value) : map.set(key, [value]));
     if (row.last) this.stepEnds.push(frame);
+    if (row.v) this.verdicts.set(frame, row.v);
+    this.indexStep(row, frame);
     switch (e.kind) {
       case "RequestPreempted": this.marks.preemption.push(frame); break;
       case "PrefixReused": this.marks.hit.push(frame); break;
@@ -668,6 +690,52 @@ class RowStore {
         break;
       case "RequestRestored": append(this.pieces, e.seq_id, { frame, keep: e.num_tokens }); break;
     }
+  }
+
+  /** Keep the summary of each step. What happens between two steps (an abort) counts to the one before. */
+  indexStep(row, frame) {
+    const e = row.e;
+    const change = queueGain(row.p);
+    this.free = change.is ?? this.free + change.gain;
+    let step = this.steps.at(-1);
+    // A step that was cut before it could say that it began ends all the same.
+    if (e.kind === "StepBegan" || (e.kind === "StepEnded" && step?.step !== row.step)) {
+      step = { step: row.step, begin: frame, end: frame, phase: "", done: false, failed: false, free: this.free, seqs: new Map() };
+      this.steps.push(step);
+      this.stepBegins.push(frame);
+    }
+    const index = Math.max(0, this.steps.length - 1);
+    if (e.kind === "RequestAdded") this.lives.set(e.seq_id, { first: this.steps.length && !step.done ? index : this.steps.length, last: Infinity });
+    if (!step) return;
+    if (!step.done) Object.assign(step, { end: frame, free: this.free });
+    const of = (id) => {
+      if (!step.seqs.has(id)) step.seqs.set(id, { hit: 0, tokens: 0, prefill: false, preempted: false, finished: "" });
+      return step.seqs.get(id);
+    };
+    switch (e.kind) {
+      case "BatchScheduled": step.phase = e.phase; break;
+      case "PrefixReused": of(e.seq_id).hit = e.num_cached_tokens_after - e.num_cached_tokens_before; break;
+      case "RequestScheduled": {
+        const did = Object.assign(of(e.seq_id), { tokens: e.num_scheduled_tokens_after, prefill: e.is_prefill_after });
+        this.mostTokens = Math.max(this.mostTokens, did.hit + did.tokens);
+        break;
+      }
+      case "RequestPreempted": Object.assign(of(e.seq_id), { hit: 0, tokens: 0, preempted: true }); break;
+      case "RequestFinished":
+        of(e.seq_id).finished = e.reason;
+        if (this.lives.has(e.seq_id)) this.lives.get(e.seq_id).last = index;
+        break;
+      case "RequestRestored":
+        of(e.seq_id).finished = "";
+        if (this.lives.has(e.seq_id)) this.lives.get(e.seq_id).last = Infinity;
+        break;
+      case "StepEnded": Object.assign(step, { done: true, failed: Boolean(e.failed) }); break;
+    }
+  }
+
+  /** The index in `steps` of the step that a frame belongs to, or -1 before the first. */
+  stepIndex(frame) {
+    return countUpTo(this.stepBegins, frame) - 1;
   }
 
   link(event, frame) {
@@ -1201,6 +1269,72 @@ function createChat(view) {
   };
 }
 
+// ─── panel_code.js ───────────────────────────────────────────────────────────────────────────────────────
+// The source of the function that made the current event, its line lit.
+
+/**
+ * What there is to show of a row: null at the start, else {file, function, line, source}.
+ * `source` is {first_line, lines}, or null when the text of that line isn't at hand.
+ */
+function codeOf(row, sources) {
+  if (!row?.e.at) return null;
+  const [file, name, line] = row.e.at;
+  const known = Object.hasOwn(sources ?? {}, `${file}:${name}`) ? sources[`${file}:${name}`] : null;
+  const inside = known && line >= known.first_line && line < known.first_line + known.lines.length;
+  return { file, function: name, line, source: inside ? known : null };
+}
+
+/** The spaces that all lines of a function begin with. */
+function commonIndent(lines) {
+  const indents = lines.filter((line) => line.trim()).map((line) => line.length - line.trimStart().length);
+  return indents.length ? Math.min(...indents) : 0;
+}
+
+function createCode(view) {
+  const { node, heading } = panelFrame("code", "Code", "");
+  const where = heading.querySelector("em");
+  const list = h("div", { class: "nve-code", tabindex: "0", role: "group" });
+  const note = h("p", { class: "nve-hint" });
+  node.append(list, note);
+  let shown = null;
+  let lit = null;
+  const draw = (code) => {
+    const indent = commonIndent(code.source.lines);
+    list.replaceChildren(...code.source.lines.map((text, i) => h("div", { class: "nve-codeline", "data-line": code.source.first_line + i },
+      h("span", { class: "nve-lineno", "aria-hidden": "true", text: String(code.source.first_line + i) }),
+      h("code", { text: text.slice(indent) || " " }))));
+    list.scrollTop = 0;
+  };
+  return {
+    node,
+    update() {
+      const code = codeOf(view.row, view.model.get("sources"));
+      setText(where, code ? `${code.file} · ${code.function}, line ${code.line}` : "the line that made the change");
+      list.hidden = !code?.source;
+      note.hidden = !list.hidden;
+      if (!code?.source) {
+        setText(note, code ? `The source of this line isn’t here: it is ${code.file}, line ${code.line}, in ${code.function}, of another version or another session.`
+          : view.row ? "This event does not say which line made it." : "Nothing has happened yet. Each event shows the line that made it here.");
+        shown = lit = null;
+        return;
+      }
+      if (shown !== code.source) {
+        shown = code.source;
+        lit = null;
+        draw(code);
+      }
+      setAttr(list, "aria-label", `Source of ${code.function}; line ${code.line} made the change`);
+      const line = list.children[code.line - shown.first_line];
+      if (line === lit) return;
+      if (lit) setAttr(lit, "aria-current", false);
+      setAttr(line, "aria-current", "true");
+      lit = line;
+      const top = line.offsetTop - list.offsetTop;
+      if (top < list.scrollTop + 20 || top > list.scrollTop + list.clientHeight - 60) list.scrollTop = top - list.clientHeight / 3;
+    },
+  };
+}
+
 // ─── panel_hashes.js ─────────────────────────────────────────────────────────────────────────────────────
 // Hash chains as a tree that grows downwards: a shared prefix is one spine until it forks. Beside it the lookup walk.
 
@@ -1352,6 +1486,81 @@ function verdictOf(walk, node) {
   const lookup = walk.lookups.find((l) => l.hash === node.hash && l.outcome.startsWith("hit"));
   if (!lookup) return null;
   return { ok: true, text: `✓ hit by ${seqName(walk.seq)}, ${lookup.outcome === "hit_used" ? "in use" : "free"}` };
+}
+
+// ─── panel_invariants.js ─────────────────────────────────────────────────────────────────────────────────
+// The ledger's law, article by article, as Python judged it at the end of each step.
+
+const ARTICLES = {
+  pool: "Every block is either free or used, never both, and in the free queue once at most.",
+  tables: "ref_count is the number of block tables that hold the block, and no table is longer than its request.",
+  map: "Every entry of the map leads to a full block with that hash.",
+  contents: "A registered block holds the tokens that its requests have there; one that still fills has one holder and no hash.",
+};
+
+/**
+ * The verdict that counts at a frame. `at`: the frame of the step's end that was judged last (0: the start).
+ * `open`: a step is under way; `since`: something happened between two steps. `broken`: [[article, sentence]].
+ */
+function verdictAt(store, state, frame) {
+  const ends = store.stepEnds;
+  const at = ends[countUpTo(ends, frame) - 1] ?? 0;
+  return { at, step: at ? store.rows[at - 1].step : 0, broken: store.verdicts.get(at) ?? [], open: state.in_step, since: frame - at };
+}
+
+/** A sentence of the law as nodes: blocks and requests in it light up with the shared selection. */
+function lawNodes(sentence) {
+  return sentence.split(/(\bblock -?\d+|\brequest \d+)/).map((piece) => {
+    const [, noun, id] = piece.match(/^(block|request) (\d+)$/) ?? [];
+    if (noun === "block") return h("span", {}, "block ", blockTag(Number(id)));
+    return noun ? h("span", { title: `request ${id}`, "aria-label": `request ${seqName(id)}` }, "request ", seqTag(Number(id))) : piece;
+  });
+}
+
+function createInvariants(view) {
+  const { node } = panelFrame("invariants", "The law", "judged where no operation is open");
+  const when = h("p", { class: "nve-note", "data-verdict": "" });
+  const points = Object.entries(ARTICLES).map(([name, text]) => {
+    const mark = h("b", { class: "nve-point-mark", "aria-hidden": "true" });
+    const state = h("span", { class: "nve-spoken" });
+    const list = h("div", { class: "nve-breaches" });
+    const item = h("li", { class: "nve-point", "data-article": name }, mark, h("div", {}, state, text, list));
+    return { name, item, mark, state, list, sign: "" };
+  });
+  const now = h("div", { class: "nve-breaches", "data-article": "now" });
+  node.append(when, h("ul", { class: "nve-points" }, ...points.map((point) => point.item)), now);
+  const fill = (list, sentences) => list.replaceChildren(...sentences.map((sentence) => h("p", { class: "nve-breach" }, ...lawNodes(sentence))));
+  return {
+    node,
+    update() {
+      const verdict = verdictAt(view.store, view.state, view.frame);
+      const { at, step, broken, open, since } = verdict;
+      const last = at ? `At the end of step ${step} it ${broken.length ? "was broken" : "held"}.` : "Until now no step has ended.";
+      setText(when, open ? `Step ${view.state.step} is under way; the law is judged when the operation is complete. ${last}`
+        : since > 0 ? `The law is judged at the end of each step. ${last}`
+          : at ? `Judged here, at the end of step ${step}: the law ${broken.length ? "is broken" : "holds"}.`
+            : "The law is judged at the end of each step.");
+      setAttr(when, "data-verdict", broken.length ? "broken" : at ? "holds" : "none");
+      setAttr(node, "data-open", String(open || since > 0));
+      for (const point of points) {
+        const sentences = broken.filter(([article]) => article === point.name).map(([, sentence]) => sentence);
+        setText(point.mark, sentences.length ? "✗" : at ? "✓" : "–");
+        setText(point.state, sentences.length ? "Broken: " : at ? "Holds: " : "Not judged yet: ");
+        setAttr(point.item, "data-broken", sentences.length > 0 ? String(sentences.length) : false);
+        if (point.sign === sentences.join("\n")) continue;
+        point.sign = sentences.join("\n");
+        fill(point.list, sentences);
+      }
+      // The engine's own objects may be broken by what no event tells, such as a learner's hand in a cell.
+      const known = new Set(broken.map(([, sentence]) => sentence));
+      const unseen = view.live && view.frame === view.end ? (view.status.violations ?? []).filter((sentence) => !known.has(sentence)) : [];
+      now.hidden = !unseen.length;
+      if (unseen.length) {
+        fill(now, unseen);
+        now.prepend(h("p", { text: "In the engine’s own objects, now:" }));
+      }
+    },
+  };
 }
 
 // ─── panel_queue.js ──────────────────────────────────────────────────────────────────────────────────────
@@ -1724,6 +1933,225 @@ function tableRow(view, id, bar) {
   return { id, seq, cells, now, sign };
 }
 
+// ─── panel_timeline.js ───────────────────────────────────────────────────────────────────────────────────
+// The timeline: one column a step, one lane a request, the free-block curve below; a column leads to its step's end.
+
+const COLUMN = 44;      // px a step
+const CURVE = 30;       // px for the free-block curve
+const FOOT = 18;        // px for the step's number
+const FEW = 12;         // lanes up to here are high; more are low
+const ALL_LANES = 24;   // requests up to here keep their lane for ever; of more only those alive in view have one
+const SPARE = 6;        // columns drawn on either side of what can be seen
+
+/** Which columns can be seen: [first, stop) of `total`, with some to spare. */
+function columnsInView(scrollLeft, width, total, spare = SPARE) {
+  const first = Math.max(0, Math.floor(scrollLeft / COLUMN) - spare);
+  return [Math.min(first, total), Math.min(total, Math.ceil((scrollLeft + width) / COLUMN) + spare)];
+}
+
+/** The requests that have a lane, by id: all of a few, else those alive in the steps from `first` to `stop`. */
+function lanesOf(lives, first, stop) {
+  const all = [...lives.keys()].sort((a, b) => a - b);
+  if (all.length <= ALL_LANES) return all;
+  return all.filter((id) => lives.get(id).first < stop && lives.get(id).last >= first);
+}
+
+/** Where a prefill's bars stand in a column of `width` px: {hit: px, chunk: px}, `most` tokens filling all of it. */
+function chunkWidths(did, most, width) {
+  const unit = width / Math.max(1, most);
+  const hit = did.hit ? Math.max(7, did.hit * unit) : 0;
+  const chunk = did.tokens ? Math.max(5, did.tokens * unit) : 0;
+  const shrink = Math.min(1, width / Math.max(1, hit + chunk));
+  return { hit: hit * shrink, chunk: chunk * shrink };
+}
+
+/** What a step did, in words. */
+function stepWords(step) {
+  const parts = [];
+  for (const [id, did] of [...step.seqs].sort(([a], [b]) => a - b)) {
+    const what = [];
+    if (did.preempted) what.push("preempted");
+    if (did.tokens) what.push(did.prefill ? `prefill of ${count(did.tokens, "token")}${did.hit ? ` after ${did.hit} found in the cache` : ""}` : "decode");
+    if (did.finished) what.push(did.finished === "aborted" ? "aborted" : `finished (${did.finished})`);
+    if (what.length) parts.push(`${seqName(id)} ${what.join(", ")}`);
+  }
+  const state = step.failed ? "failed" : step.done ? step.phase : "under way";
+  return `step ${step.step}${state ? `, ${state}` : ""}: ${parts.join("; ") || "nothing"}; ${count(step.free, "block")} free`;
+}
+
+/** The marks of one request in one step. */
+function laneMarks(id, did, x, most) {
+  const { y, height } = x;
+  const middle = y + height / 2;
+  const bar = height - 8;
+  const nodes = [];
+  const mark = (tag, kind, attributes) => nodes.push(svg(tag, { "data-mark": kind, ...attributes }));
+  if (did.tokens && did.prefill) {
+    const { hit, chunk } = chunkWidths(did, most, COLUMN - 6);
+    if (hit) mark("rect", "hit", { class: "nve-tl-hit", x: 3, y: y + 4, width: hit, height: bar, rx: 3 });
+    mark("rect", "prefill", { class: "nve-tl-chunk", x: 3 + hit, y: y + 4, width: chunk, height: bar, rx: 3, "data-tokens": did.tokens });
+    const text = `+${did.tokens}`;
+    const wide = 6.2 * text.length;
+    const fits = Math.min(3 + hit + Math.max(3, (chunk - wide) / 2), COLUMN - 2 - wide);
+    nodes.push(svg("text", { x: fits, y: middle + 3.5, class: "nve-tl-text", text }));
+  } else if (did.tokens) mark("circle", "decode", { class: "nve-tl-decode", cx: COLUMN / 2, cy: middle, r: Math.min(4.5, height / 3) });
+  if (did.preempted) mark("path", "preempted", { class: "nve-tl-flag", d: `M${COLUMN - 13} ${y + height - 3}V${y + 3}h9l-2.5 3 2.5 3h-9` });
+  if (did.finished) mark("path", did.finished === "aborted" ? "aborted" : "finished", {
+    class: "nve-tl-end", d: did.finished === "aborted"
+      ? `M${COLUMN - 10} ${middle - 3.5}l7 7m0 -7l-7 7` : `M${COLUMN - 3} ${middle - 6}v12M${COLUMN - 12} ${middle}l3 3 5 -6`,
+  });
+  return svg("g", { class: hueClass(id), "data-nve-seq": id }, ...nodes);
+}
+
+function createTimeline(view) {
+  const { node, heading } = panelFrame("timeline", "Timeline", "one column a step; click to go there");
+  heading.append(timelineLegend());
+  const names = h("div", { class: "nve-tl-names", "aria-hidden": "true" });
+  const columns = h("div", { class: "nve-tl-columns" });
+  const sheet = h("div", { class: "nve-tl-sheet" }, columns);
+  const scroller = h("div", { class: "nve-tl-scroll" }, sheet);
+  const frame = h("div", { class: "nve-tl" }, names, scroller);
+  const empty = h("p", { class: "nve-hint", text: "No step has begun yet." });
+  node.append(frame, empty);
+  let current = null;      // the step that the view stands in
+  let active = null;       // the step that the keyboard stands at, or null
+  let drawing = 0;
+
+  const go = (index) => { view.stop(); view.goto(view.store.steps[index].end); };
+  const indexOf = (event) => {
+    const column = event.target.closest?.(".nve-tl-column");
+    return column ? Number(column.dataset.index) : -1;
+  };
+  const show = (index) => {
+    const left = index * COLUMN;
+    const width = scroller.clientWidth;
+    if (left < scroller.scrollLeft) scroller.scrollLeft = Math.max(0, left - COLUMN);
+    else if (left + COLUMN > scroller.scrollLeft + width) scroller.scrollLeft = left + 2 * COLUMN - width;
+  };
+  columns.addEventListener("click", (event) => { if (indexOf(event) >= 0) go(indexOf(event)); });
+  columns.addEventListener("focusin", (event) => { if (indexOf(event) >= 0) active = indexOf(event); });
+  columns.addEventListener("focusout", () => { active = null; });
+  columns.addEventListener("keydown", (event) => {
+    const index = indexOf(event);
+    if (index < 0 || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const last = view.store.steps.length - 1;
+    const target = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: last, Enter: index, " ": index, ArrowUp: index, ArrowDown: index }[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Enter" || event.key === " ") return go(index);
+    const to = Math.max(0, Math.min(last, target));
+    show(to);
+    active = to;
+    draw();
+    columns.querySelector(`[data-index="${to}"]`)?.focus({ preventScroll: true });
+  });
+  scroller.addEventListener("scroll", () => {
+    if (drawing || view.signal.aborted) return;
+    drawing = requestAnimationFrame(() => {
+      drawing = 0;
+      draw();
+      view.selection.light();
+    });
+  });
+  view.signal.addEventListener("abort", () => cancelAnimationFrame(drawing));
+
+  function draw() {
+    const { store } = view;
+    const { steps } = store;
+    const here = store.stepIndex(view.frame);
+    const [first, stop] = columnsInView(scroller.scrollLeft, scroller.clientWidth, steps.length);
+    const lanes = lanesOf(store.lives, ...columnsInView(scroller.scrollLeft, scroller.clientWidth, steps.length, 0));
+    const height = lanes.length <= FEW ? 24 : 16;
+    const total = lanes.length * height + CURVE + FOOT;
+    sheet.style.width = `${steps.length * COLUMN}px`;
+    sheet.style.height = `${total}px`;
+    syncList(names, [...lanes.map((id) => ({ id })), { id: "free" }], {
+      key: ({ id }) => id, create: ({ id }) => (id === "free" ? h("small", { text: "free" })
+        : h("b", { class: `nve-seq ${hueClass(id)}`, "data-nve-seq": id, text: seqName(id) })),
+      update: (label, { id }) => { label.style.height = `${id === "free" ? CURVE : height}px`; }, sign: () => height,
+    });
+    const items = [];
+    for (let index = first; index < stop; index++) items.push({ index, step: steps[index] });
+    if (active !== null && (active < first || active >= stop) && steps[active]) items.push({ index: active, step: steps[active] });
+    const any = items.length > 0;
+    setAttr(columns, "role", any ? "listbox" : false);
+    setAttr(columns, "aria-label", any ? "Steps; arrow keys move, Enter goes to the end of a step" : false);
+    const stopAt = active ?? Math.max(first, Math.min(stop - 1, Math.max(0, here)));
+    const { num_blocks: blocks } = view.state;
+    const lanesSign = lanes.join();
+    syncList(columns, items, {
+      key: ({ index }) => index,
+      create: ({ index }) => h("div", { role: "option", class: "nve-tl-column", "data-index": index }),
+      update: (column, item) => drawColumn(column, item, { lanes, height, total, blocks, store, here }),
+      sign: ({ index, step }) => {
+        const alive = lanes.map((id) => (isAlive(store.lives.get(id), index) ? 1 : 0)).join("");
+        return [step.end, step.done, step.free, steps[index + 1]?.free, store.mostTokens, height, blocks, lanesSign, alive, index === here, index > here,
+          [...step.seqs.values()].filter((did) => did.finished).length].join();
+      },
+    });
+    for (const column of columns.children) {
+      const index = Number(column.dataset.index);
+      setAttr(column, "tabindex", index === stopAt ? "0" : "-1");
+      setAttr(column, "aria-selected", String(index === here));
+    }
+  }
+
+  return {
+    node,
+    update() {
+      const { steps } = view.store;
+      empty.hidden = steps.length > 0;
+      frame.hidden = !steps.length;
+      setAttr(node, "data-steps", steps.length);
+      const here = view.store.stepIndex(view.frame);
+      draw();
+      if (here !== current && steps.length) {
+        current = here;
+        const before = scroller.scrollLeft;
+        if (active === null) show(Math.max(0, here));
+        if (scroller.scrollLeft !== before) draw();
+      }
+    },
+  };
+}
+
+const isAlive = (life, index) => life.first <= index && index <= life.last;
+
+function drawColumn(column, { index, step }, { lanes, height, total, blocks, store, here }) {
+  column.style.left = `${index * COLUMN}px`;
+  column.style.height = `${total}px`;
+  column.className = `nve-tl-column${index === here ? " nve-tl-here" : ""}${index > here ? " nve-tl-later" : ""}${step.failed ? " nve-tl-failed" : ""}`;
+  setAttr(column, "data-timeline-step", step.step);
+  setAttr(column, "data-goto", step.end);
+  const words = stepWords(step);
+  setAttr(column, "title", words);
+  const nodes = [];
+  lanes.forEach((id, lane) => {
+    const y = lane * height;
+    const did = step.seqs.get(id);
+    if (isAlive(store.lives.get(id), index)) {
+      nodes.push(svg("line", { x1: 0, x2: COLUMN, y1: y + height / 2, y2: y + height / 2, class: did?.tokens ? "nve-tl-lane" : "nve-tl-lane nve-tl-waits" }));
+    }
+    if (did) nodes.push(laneMarks(id, did, { y, height }, store.mostTokens));
+  });
+  // The curve is flat within a step and slopes to its neighbours half-way between the numbers.
+  const level = (free) => lanes.length * height + 4 + (1 - free / Math.max(1, blocks)) * (CURVE - 8);
+  const before = store.steps[index - 1]?.free ?? step.free;
+  const after = store.steps[index + 1]?.free ?? step.free;
+  const d = `M0 ${level((before + step.free) / 2)}L${COLUMN / 2} ${level(step.free)}L${COLUMN} ${level((step.free + after) / 2)}`;
+  nodes.push(svg("path", { class: "nve-tl-area", d: `${d}V${level(0)}H0Z` }), svg("path", { class: "nve-tl-curve", d, "data-free": step.free }));
+  nodes.push(svg("text", { x: COLUMN / 2, y: total - 5, class: "nve-tl-step", text: `${step.failed ? "✗ " : ""}${step.step}` }));
+  column.replaceChildren(...faceAndWords(words, svg("svg", { width: COLUMN, height: total, focusable: "false" }, ...nodes)));
+}
+
+function timelineLegend() {
+  const key = (className, d, text) => h("span", {}, svg("svg", { width: 14, height: 12, class: "nve-tl-key" }, svg("path", { class: className, d })), text);
+  return h("span", { class: "nve-legend", "aria-hidden": "true" }, key("nve-tl-chunk", "M1 2h12v8H1z", "prefill"),
+    key("nve-tl-hit", "M1 2h12v8H1z", "found in the cache"), key("nve-tl-decode", "M7 2.5a3.5 3.5 0 1 0 .01 0z", "decode"),
+    key("nve-tl-flag", "M3 11V1h9l-2.5 3 2.5 3H3", "preempted"), key("nve-tl-end", "M12 0v12M3 6l3 3 5 -6", "finished"));
+}
+
 // ─── selection.js ────────────────────────────────────────────────────────────────────────────────────────
 // One shared selection: a block or request that is hovered, focused or pinned lights up wherever it is shown.
 
@@ -1841,8 +2269,9 @@ function watchTheme(root, signal) {
 
 /** Every panel: its maker and the column it stands in where there are two. */
 const PANELS = {
-  pool: [createPool, "wide"], tables: [createTables, "wide"], sequences: [createSequences, "wide"],
-  queue: [createQueue, "narrow"], hashes: [createHashes, "narrow"], chat: [createChat, "narrow"],
+  pool: [createPool, "wide"], tables: [createTables, "wide"], timeline: [createTimeline, "wide"], sequences: [createSequences, "wide"],
+  queue: [createQueue, "narrow"], hashes: [createHashes, "narrow"], code: [createCode, "narrow"],
+  invariants: [createInvariants, "narrow"], chat: [createChat, "narrow"],
 };
 
 const SILENCE = 6000;   // ms without an answer from the kernel after which the view says so
@@ -1916,14 +2345,17 @@ class ControlRoom {
       this.meta = this.model.get("meta") ?? {};
       this.invalidate();
     };
+    const onSources = () => this.invalidate();
     this.store.listeners.add(onRows);
     this.model.on("change:status", onStatus);
     this.model.on("change:meta", onMeta);
+    this.model.on("change:sources", onSources);
     this.root.addEventListener("keydown", (event) => this.onKey(event), { signal: this.signal });
     this.signal.addEventListener("abort", () => {
       this.store.listeners.delete(onRows);
       this.model.off("change:status", onStatus);
       this.model.off("change:meta", onMeta);
+      this.model.off("change:sources", onSources);
       clearTimeout(this.timers.play);
       clearTimeout(this.timers.silence);
       cancelAnimationFrame(this.timers.frame);
