@@ -7,6 +7,7 @@ side by side in a notebook, and a default group that somebody else made is left 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import ConfigError
+from ..errors import ConfigError, WorkerError
 from ..layers.parallel import Ranks
 
 TIMEOUT = timedelta(minutes=5)  # for one collective; ranks compute the same, so none is ever far behind
@@ -24,7 +25,7 @@ class ProcessRanks(Ranks):
     """The ranks of a group that computes on `device`.
 
     group: a ProcessGroupGloo or ProcessGroupNCCL of torch.distributed, the same on all ranks. All ranks must call the
-    same methods in the same order. RuntimeError when another rank is gone, or does not come within TIMEOUT.
+    same methods in the same order. WorkerError when another rank is gone, or does not come within TIMEOUT.
     """
 
     def __init__(self, group: Any, rank: int, size: int, device: torch.device) -> None:
@@ -32,7 +33,7 @@ class ProcessRanks(Ranks):
 
     def all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
-        self._group.allreduce([x]).wait()
+        _meet(lambda: self._group.allreduce([x]))
         return x
 
     def gather(self, x: Tensor) -> Tensor | None:
@@ -40,14 +41,14 @@ class ProcessRanks(Ranks):
         options = dist.GatherOptions()
         options.rootRank = 0
         parts = [torch.empty_like(x) for _ in range(self.size)] if self.rank == 0 else []
-        self._group.gather([parts] if parts else [], [x], options).wait()
+        _meet(lambda: self._group.gather([parts] if parts else [], [x], options))
         return torch.cat(parts, -1) if parts else None
 
     def smallest(self, number: int) -> int:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         value = torch.tensor([number], dtype=torch.int64, device=self.device)
-        self._group.allreduce([value], options).wait()
+        _meet(lambda: self._group.allreduce([value], options))
         return int(value.item())
 
     def agree(self, what: str) -> None:
@@ -69,13 +70,26 @@ class ProcessRanks(Ranks):
         self._group = None
 
 
+def _meet(begin: Callable[[], Any]) -> None:
+    """Begin a collective and wait for it."""
+    try:
+        begin().wait()
+    except RuntimeError as error:  # torch.distributed's errors are such
+        raise WorkerError(f"the other ranks do not answer: {str(error).splitlines()[0]}") from error
+
+
 def make_ranks(store: Any, rank: int, size: int, device: torch.device, one_machine: bool) -> ProcessRanks:
-    """Meet the other ranks in a store of torch.distributed and form the group. RuntimeError if one does not come."""
-    if device.type == "cuda":
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = TIMEOUT
-        return ProcessRanks(dist.ProcessGroupNCCL(store, rank, size, options), rank, size, device)
-    return ProcessRanks(make_gloo(store, rank, size, TIMEOUT, one_machine), rank, size, device)
+    """Meet the other ranks in a store of torch.distributed and form the group. WorkerError if one does not come."""
+    try:
+        if device.type == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = TIMEOUT
+            group = dist.ProcessGroupNCCL(store, rank, size, options)
+        else:
+            group = make_gloo(store, rank, size, TIMEOUT, one_machine)
+    except RuntimeError as error:
+        raise WorkerError(f"the {size} ranks could not meet: {str(error).splitlines()[0]}") from error
+    return ProcessRanks(group, rank, size, device)
 
 
 def make_gloo(store: Any, rank: int, size: int, timeout: timedelta, one_machine: bool) -> Any:

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..config import EngineConfig
-from ..errors import ConfigError, NanoVLLMError, WorkerError
+from ..errors import ConfigError, WorkerError
 from ..loading import Checkpoint
 from ..models import ModelConfig
 from .devices import resolve_dtype
@@ -51,6 +51,7 @@ from .tp_team import LocalTeam, TorchrunTeam, started_by_torchrun
 from .tp_worker import serve
 
 GRACE = 5.0  # seconds in which a step fails by itself after a worker was lost
+DYING = 3.0  # seconds that a failing worker takes to end, and so to say why
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,10 @@ class ParallelRunner(ModelRunner):
             self._team.close(at_once=True)
 
     def _explain(self, error: BaseException | None) -> BaseException:
-        if isinstance(error, NanoVLLMError) and not isinstance(error, WorkerError):
-            return error
-        end = time.monotonic() + 3.0  # a dying process takes a moment
-        while not (obituary := self._team.obituary()) and error is not None and time.monotonic() < end:
-            if not isinstance(error, (RuntimeError, OSError)):
-                break
+        if error is not None and not isinstance(error, WorkerError):
+            return error  # rank 0's own
+        end = time.monotonic() + DYING
+        while not (obituary := self._team.obituary()) and time.monotonic() < end:
             time.sleep(0.02)
         return obituary or error or WorkerError("a tensor-parallel worker was lost")
 

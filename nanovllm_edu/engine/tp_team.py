@@ -95,11 +95,15 @@ class LocalTeam:
         return make_ranks(store, 0, self.size, device, one_machine=True)
 
     def send(self, order: bytes) -> None:
-        """Give all workers an order. OSError if one is gone."""
+        """Give all workers an order. WorkerError if one is gone."""
         self._sending_since = time.monotonic()
-        for worker in self.workers:
-            _write(worker, order)
-        self._sending_since = None
+        try:
+            for worker in self.workers:
+                _write(worker, order)
+        except OSError as error:
+            raise WorkerError(f"a tensor-parallel worker takes no orders any more ({error})") from error
+        finally:
+            self._sending_since = None
 
     def has_lost_one(self) -> bool:
         """True when a worker has ended. One that has long taken in nothing is ended for it."""
@@ -124,7 +128,7 @@ class LocalTeam:
     def close(self, at_once: bool = False) -> None:
         """End the workers and remove their folder. A second call does nothing. at_once: do not wait for them."""
         if not at_once and self._end.alive and not self.has_lost_one():
-            with suppress(OSError):
+            with suppress(WorkerError):
                 self.send(b"")
                 end = time.monotonic() + GOODBYE
                 for worker in self.workers:
@@ -155,10 +159,13 @@ class TorchrunTeam:
         return ranks
 
     def send(self, order: bytes) -> None:
-        """Give all workers an order. RuntimeError if one is gone."""
-        self._broadcast(torch.tensor([len(order)]))
-        if order:
-            self._broadcast(torch.frombuffer(bytearray(order), dtype=torch.uint8))
+        """Give all workers an order. WorkerError if one is gone."""
+        try:
+            self._broadcast(torch.tensor([len(order)]))
+            if order:
+                self._broadcast(torch.frombuffer(bytearray(order), dtype=torch.uint8))
+        except RuntimeError as error:
+            raise WorkerError(f"a tensor-parallel rank is gone: {str(error).splitlines()[0]}") from error
 
     def receive(self) -> bytes:
         """A worker's next order; b"" when rank 0 has closed its engine or is gone."""
@@ -186,7 +193,7 @@ class TorchrunTeam:
 
     def close(self, at_once: bool = False) -> None:
         if self._orders is not None and self.rank == 0 and not at_once:
-            with suppress(RuntimeError):
+            with suppress(WorkerError):
                 self.send(b"")
         self._orders = None
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from nanovllm_edu import LLM, SamplingParams
+from nanovllm_edu.engine import process_group
 from nanovllm_edu.errors import ConfigError, EngineClosedError, WorkerError
 from tests.engine.helpers import GREEDY, assert_empty
 
@@ -183,6 +185,15 @@ def test_a_worker_that_fails_says_why(tiny_llm):
     with pytest.raises(WorkerError, match=r"(?s)rank 1 ended with exit code 1.*rank 1: AttributeError: 'str' object"):
         runner._together(unequal)
     assert_unusable(llm, "rank 1 ended")
+
+
+def test_a_worker_that_stands_still_is_waited_for_so_long(tiny_llm, monkeypatch):
+    monkeypatch.setattr(process_group, "TIMEOUT", timedelta(seconds=2))
+    llm = tiny_llm(tensor_parallel_size=2)
+    os.kill(llm.engine.runner._team.workers[0].pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match="the other ranks do not answer"):
+        llm.generate("abc", GREEDY, use_tqdm=False)
+    assert_unusable(llm, "do not answer")
 
 
 def test_a_failure_of_rank_0_ends_the_others(tiny_llm, monkeypatch):
