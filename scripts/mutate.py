@@ -41,7 +41,7 @@ STAGES: list[tuple[int, list[str]]] = [
     (8, [f"{LEDGER}/test_{name}.py" for name in (
         "sequence", "invariants", "annotations", "peers_cache_utils", "peers_prefix_caching", "reports",
         "peers_scheduler", "options", "front_door")]),
-    (30, [f"{LEDGER}/test_{name}.py" for name in ("free_queue", "golden", "events", "machine", "cost")]),
+    (30, [f"{LEDGER}/test_{name}.py" for name in ("free_queue", "golden", "events", "machine", "cost", "large")]),
     (60, [f"{LEDGER}/test_interruption.py", f"{LEDGER}/test_fuzz.py", "-k",
           "(line and (mixed or uncached)) or between or model or leak or nothing_is_found"]),
 ]
