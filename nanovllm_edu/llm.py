@@ -40,6 +40,9 @@ class LLM:
         with LLM() as llm:
             print(llm.chat([{"role": "user", "content": "What is the capital of France?"}]).text)
 
+    tensor_parallel_size: so many processes compute the model together; how, on one machine or several, is told in
+    `engine/tensor_parallel.py`. If one fails, calls raise WorkerError and then EngineClosedError.
+
     Reading: `scheduler` and `scheduler.block_manager` (the ledger), `outputs`, `tokenizer`, `model_info`, `config`.
     driver: None, or an `EngineDriver` on whose thread all calls are carried out. Without one, calls from several
     threads take turns, a step at a time.
