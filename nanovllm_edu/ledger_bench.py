@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import random
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -39,12 +38,15 @@ def bench_ledger(pools: Iterable[int] = POOLS) -> int:
 
 
 def measure(num_blocks: int) -> dict[str, float]:
-    """Median over the rounds of the mean nanoseconds of each operation, in a pool with a block cached everywhere."""
+    """Mean nanoseconds of each operation in the quietest of the rounds, in a pool with a block cached everywhere.
+
+    The quietest, because whatever else the machine does only adds; every round uses other random places.
+    """
     times: dict[str, list[float]] = {}
     for round in range(ROUNDS):
         for name, value in _round(num_blocks, random.Random(round)).items():
             times.setdefault(name, []).append(value)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: min(values) for name, values in times.items()}
 
 
 def _round(num_blocks: int, rng: random.Random) -> dict[str, float]:
@@ -82,13 +84,13 @@ def _prompt(number: int, length: int) -> Sequence:
 
 
 def _time(action: Callable, arguments: list) -> float:
-    """Mean nanoseconds of a call, the garbage collector waiting outside."""
+    """Mean nanoseconds of processor time of a call, the garbage collector waiting outside."""
     gc.collect()
     gc.disable()
-    start = time.perf_counter_ns()
+    start = time.thread_time_ns()
     for argument in arguments:
         action(argument)
-    elapsed = time.perf_counter_ns() - start
+    elapsed = time.thread_time_ns() - start
     gc.enable()
     return elapsed / len(arguments)
 
