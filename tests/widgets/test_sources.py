@@ -81,7 +81,7 @@ CELL = """class Mine(BlockManager):
 
 
 def test_a_learners_own_cell_is_found() -> None:
-    name = "/tmp/ipykernel_77/1234.py"
+    name = "/somewhere/ipykernel_77/1234.py"
     linecache.cache[name] = (len(CELL), None, CELL.splitlines(keepends=True), name)
     try:
         space = {"BlockManager": BlockManager}
