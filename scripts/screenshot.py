@@ -24,7 +24,9 @@ WIDTH = 1400  # of the view, in px
 CELLS = ["""
 from nanovllm_edu import LLM, watch
 llm = LLM(dtype="float32", kvcache_block_size=16, num_kvcache_blocks=16)
-""", "room = watch(llm)\nroom", """
+""", """
+room = watch(llm, panels=["pool", "tables", "sequences", "timeline", "queue", "hashes", "chat"])
+room""", """
 session = room.session
 for questions in ["Why is the sky blue?"], ["How do birds find their way?", "Why do leaves turn red in autumn?"]:
     for question in questions:

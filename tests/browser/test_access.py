@@ -163,3 +163,10 @@ def test_nothing_sticks_out_or_lies_over_something(busy_room: Callable[..., tupl
             frame = view.frame
             view.press("step-back")
             view.until(lambda frame=frame: view.frame < frame, "the step before")
+
+    # The measures do see what is wrong: a text pushed over its neighbours, a panel wider than the view.
+    note = view.root.locator("[data-panel=queue] .nve-note")
+    note.evaluate("node => { node.style.cssText = 'position: relative; top: -40px'; }")
+    assert any("queue" in found for found in overlaps(view.root))
+    view.root.locator("[data-panel=tables]").evaluate("node => { node.style.width = '3000px'; }")
+    assert overflow(view.root) != []
