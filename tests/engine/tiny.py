@@ -77,6 +77,14 @@ class Reference:
         """(tokens, vocab_size)"""
         return self.model(torch.tensor([token_ids])).logits[0]
 
+    def exact_logits(self, token_ids: list[int]) -> torch.Tensor:
+        """(tokens, vocab_size), computed in fp64: what fp32 results scatter around, transformers' own included."""
+        self.model.double()
+        try:
+            return self.logits(token_ids)
+        finally:
+            self.model.float()  # exact: the weights came from fp32
+
     @torch.inference_mode()
     def greedy(self, token_ids: list[int], count: int) -> list[int]:
         """`count` tokens after the prompt, an end-of-sequence token being one as any other."""
