@@ -177,8 +177,9 @@ class LLMEngine:
                 request.metrics.first_token_time = time.perf_counter()
             if logprobs is not None:
                 request.logprobs.append(logprobs)
-            if request.follow_text():
-                self._stop(request)
+            # a request that its last token ended anyway stays so in the ledger; its output says "stop"
+            if request.follow_text() and not request.seq.is_finished:
+                scheduler.finish(request.seq, "stop")
             if request.seq.is_finished:
                 done.append(request)
         # outputs are built first and published together; an interrupt in between takes them back
@@ -187,13 +188,6 @@ class LLMEngine:
             del self._requests[finished.seq_id]
             self.outputs[finished.seq_id] = finished
         return output
-
-    def _stop(self, request: Request) -> None:
-        """End a request at its stop string, also when its last token ended it for another reason."""
-        if request.seq.is_finished:
-            request.seq.finish_reason = "stop"
-        else:
-            self.scheduler.finish(request.seq, "stop")
 
     def _finish(self, seq_id: int) -> RequestOutput:
         output = self._requests.pop(seq_id).output()

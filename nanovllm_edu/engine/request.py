@@ -90,8 +90,9 @@ class Request:
         else:
             self.follow_text()  # flushes what was held back, for example of an aborted request
             text = self._detokenizer.text[:self._stop_at]
+        reason = "stop" if self._stop_at is not None else seq.finish_reason or "aborted"
         self.result = RequestOutput(seq.seq_id, seq.prompt_token_ids, seq.completion_token_ids, text,
-                                    seq.finish_reason or "aborted", seq.first_hit_tokens or 0, self.metrics,
+                                    reason, seq.first_hit_tokens or 0, self.metrics,
                                     list(self.logprobs) if self.params.logprobs else None)
         return self.result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nanovllm_edu import LLM, RequestError, SamplingParams
+from nanovllm_edu import LLM, RequestError, SamplingParams, record
 from tests.engine.helpers import GREEDY, assert_empty
 from tests.engine.tiny import some_tokens
 
@@ -109,6 +109,19 @@ def test_stop_strings_across_tokens(tiny_llm, stop, text):
     assert output.finish_reason == ("length" if text is None else "stop")
     assert "".join(streamed) == output.text, "nothing that a stop string takes back may have been shown"
     assert_empty(llm)
+
+
+def test_a_stop_string_in_the_last_token_changes_the_answer_and_not_the_ledger(tiny_llm):
+    """The ledger ended the request at its token limit and said so: the trace and the sequence must go on agreeing."""
+    llm = tiny_llm()
+    answer_with(llm, STORY)
+    seq_id = llm.add_request("x", SamplingParams(temperature=0, max_tokens=len(STORY), stop="more"))
+    [seq] = llm.scheduler.sequences
+    with record(llm) as trace:
+        while not llm.is_finished():
+            llm.step()
+    assert llm.outputs.pop(seq_id).finish_reason == "stop"
+    assert trace.frames[-1].state["seqs"][str(seq_id)]["finish_reason"] == seq.finish_reason == "length"
 
 
 def test_stream_never_splits_a_character(tiny_llm):
